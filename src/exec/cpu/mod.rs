@@ -1,0 +1,5 @@
+//! The CPU interpreter.
+
+mod call;
+
+pub use call::{Call, Operand, ScalarPage};

@@ -1,0 +1,12 @@
+//! The intermediate representation of a step.
+
+mod graph;
+mod origin;
+mod types;
+
+pub use graph::{
+    Bind, Cursor, GradCallId, Graph, Input, Node, NodeId, Output, Policy, Region, RegionId, Role,
+    ScalarSource, Slot, SlotId, SlotKind, ValueId,
+};
+pub use origin::{Origin, OriginId, Origins};
+pub use types::{DType, MAX_BYTES, ShapeText, TooLarge, Type};

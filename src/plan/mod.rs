@@ -1,0 +1,149 @@
+//! A planned step: what a device interprets and what reports read.
+
+mod kernel;
+
+use std::sync::Arc;
+
+pub use kernel::{Access, Elementwise, Instr, Kernel, Reg};
+
+use crate::{
+    ir::{Graph, NodeId, SlotId, ValueId},
+    schedule::{BufferId, OpId, ScheduleGraph},
+};
+
+/// What every buffer takes at least, in bytes, on every device.
+pub const ALIGNMENT: u64 = 256;
+
+/// Where the content of a buffer comes from, and what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Home {
+    /// Somewhere in the arena.
+    Arena,
+    /// In the arena, filled with the step's input before the first op.
+    Input(u32),
+    /// A persistent tensor.
+    Slot(SlotId),
+}
+
+/// What a buffer counts as in reports: the kinds of `by_kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum BufferKind {
+    Params,
+    State,
+    Grads,
+    /// A forward value that the backward pass uses.
+    Activations,
+    Recompute,
+    Temporaries,
+    Comm,
+    Inputs,
+    Outputs,
+}
+
+impl BufferKind {
+    pub const ALL: [BufferKind; 9] = [
+        BufferKind::Params,
+        BufferKind::State,
+        BufferKind::Grads,
+        BufferKind::Activations,
+        BufferKind::Recompute,
+        BufferKind::Temporaries,
+        BufferKind::Comm,
+        BufferKind::Inputs,
+        BufferKind::Outputs,
+    ];
+
+    /// As in `by_kind` of the JSON form.
+    pub fn name(self) -> &'static str {
+        match self {
+            BufferKind::Params => "params",
+            BufferKind::State => "state",
+            BufferKind::Grads => "grads",
+            BufferKind::Activations => "activations",
+            BufferKind::Recompute => "recompute",
+            BufferKind::Temporaries => "temporaries",
+            BufferKind::Comm => "comm",
+            BufferKind::Inputs => "inputs",
+            BufferKind::Outputs => "outputs",
+        }
+    }
+}
+
+/// A buffer of the schedule graph as the program sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlanBuffer {
+    pub home: Home,
+    pub kind: BufferKind,
+    /// Its content without padding.
+    pub dense_bytes: u64,
+    /// The value it was made for: dtype, shape, name and source line.
+    pub value: ValueId,
+}
+
+/// The instructions of a schedule, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instruction {
+    Exec(OpId),
+    /// The buffer's memory may be used for others from here on.
+    Free(BufferId),
+}
+
+/// The chosen order and places, with the figures that prove how good they are. Bytes of the arena
+/// only: persistent tensors are counted by [`Plan`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    pub order: Vec<OpId>,
+    /// For each buffer, the one whose place it takes over (an op's `may_overwrite` pair).
+    pub overwrites: Vec<Option<BufferId>>,
+    /// For each buffer, its offset in the arena; `None` for persistent ones.
+    pub offsets: Vec<Option<u64>>,
+    /// For each op, the offset of its workspace.
+    pub workspace_offsets: Vec<Option<u64>>,
+    /// Height of the arena.
+    pub arena_bytes: u64,
+    /// The largest sum of live buffers and workspace.
+    pub live_peak_bytes: u64,
+    /// Position in `order` at which that is reached first.
+    pub peak_position: usize,
+    /// No order and no choice of overwrites has a lower `live_peak_bytes`.
+    pub lower_bound_bytes: u64,
+    /// The heuristic that won: `source`, `list`, `lpmf`, `dfs`, …
+    pub found_by: &'static str,
+}
+
+/// A planned step.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub name: Arc<str>,
+    /// After lowering, simplification and layout.
+    pub graph: Arc<Graph>,
+    pub schedule_graph: ScheduleGraph,
+    /// One per op of the schedule graph.
+    pub kernels: Vec<Kernel>,
+    /// One per buffer of the schedule graph.
+    pub buffers: Vec<PlanBuffer>,
+    /// The node that stands for each op in reports.
+    pub op_nodes: Vec<NodeId>,
+    pub schedule: Schedule,
+    pub instructions: Vec<Instruction>,
+    /// Where each output of the graph lies when the step ends, in the order of `graph.outputs`.
+    pub outputs: Vec<Access>,
+    /// Parameters, state and optimizer state that the step touches, each rounded up to
+    /// [`ALIGNMENT`].
+    pub persistent_bytes: u64,
+    /// Floating-point operations of the step, and of those the recomputed ones.
+    pub flops: f64,
+    pub recomputed_flops: f64,
+}
+
+impl Plan {
+    /// Everything resident on the device for the step, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        self.persistent_bytes + self.schedule.arena_bytes
+    }
+
+    /// No schedule of this step has a lower peak, in bytes.
+    pub fn lower_bound_bytes(&self) -> u64 {
+        self.persistent_bytes + self.schedule.lower_bound_bytes
+    }
+}

@@ -1,0 +1,3 @@
+//! Text to tree: lexer, layout pass, grammar, syntax errors.
+
+pub mod ast;
