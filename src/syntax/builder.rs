@@ -21,6 +21,8 @@ use crate::{
 pub(crate) struct Builder<'s> {
     /// The whole file.
     pub text: &'s str,
+    /// Where its lines start; found when the first error is put into words.
+    pub lines: Option<Vec<u32>>,
     pub ast: Ast,
     pub docs: FxHashMap<u32, Arc<str>>,
     pub diagnostics: Vec<Diagnostic>,
@@ -39,6 +41,7 @@ impl<'s> Builder<'s> {
     pub(crate) fn new(file: FileId, docs: FxHashMap<u32, Arc<str>>) -> Self {
         Builder {
             text: "",
+            lines: None,
             ast: Ast { file, ..Ast::default() },
             docs,
             diagnostics: Vec::new(),
