@@ -2,6 +2,7 @@
 
 pub mod diagnostic;
 pub mod exec;
+pub mod grad;
 pub mod ir;
 pub mod ops;
 pub mod plan;
