@@ -4,6 +4,7 @@ pub mod diagnostic;
 pub mod exec;
 pub mod grad;
 pub mod ir;
+pub mod lower;
 pub mod ops;
 pub mod plan;
 pub mod schedule;

@@ -246,6 +246,11 @@ impl<'g> Node<'g> {
         self.args().iter().map(move |&a| graph.ty(a))
     }
 
+    /// The type of a value of the same graph.
+    pub fn graph_type(&self, value: ValueId) -> &'g Type {
+        self.graph.ty(value)
+    }
+
     pub fn origin(&self) -> OriginId {
         self.data.at.origin
     }
