@@ -430,7 +430,7 @@ struct Emit<'u, 'a> {
 }
 
 impl Emit<'_, '_> {
-    fn kernel(&mut self, unit: &Unit, outputs: &rustc_hash::FxHashSet<ValueId>) -> Result<Kernel, OpError> {
+    fn kernel(&mut self, unit: &Unit) -> Result<Kernel, OpError> {
         let graph = self.units.graph;
         match unit {
             Unit::Group(group) => {
