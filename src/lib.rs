@@ -5,6 +5,7 @@ pub mod exec;
 pub mod ir;
 pub mod ops;
 pub mod plan;
+pub mod report;
 pub mod schedule;
 pub mod source;
 pub mod syntax;
