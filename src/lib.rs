@@ -7,6 +7,7 @@ pub mod ir;
 pub mod lower;
 pub mod ops;
 pub mod plan;
+pub mod report;
 pub mod schedule;
 pub mod source;
 pub mod syntax;
