@@ -399,6 +399,18 @@ impl Graph {
         }
     }
 
+    /// Counts a node that was just appended to the regions it is in.
+    pub fn extend_regions(&mut self, node: NodeId) {
+        for region in self.region_chain(self.node(node).region()) {
+            if let Some(region) = self.regions.get_mut(region.0 as usize) {
+                if region.nodes.is_empty() {
+                    region.nodes = node.0..node.0;
+                }
+                region.nodes.end = node.0 + 1;
+            }
+        }
+    }
+
     /// The regions around a region, itself last.
     pub fn region_chain(&self, region: Option<RegionId>) -> Vec<RegionId> {
         let mut chain: Vec<RegionId> =

@@ -30,7 +30,8 @@ pub(super) fn refine(made_by: Role, read_by: Role, reader_is_recompute: bool) ->
     match (made_by, read_by) {
         (Role::Forward, Role::Backward { .. }) => Some(BufferKind::Activations),
         (Role::Forward, Role::Forward) if reader_is_recompute => Some(BufferKind::Activations),
-        (Role::Backward { .. }, Role::Update { .. }) => Some(BufferKind::Grads),
+        // Whoever but the backward pass reads its results reads whole gradients: updates, clipping.
+        (Role::Backward { .. }, Role::Update { .. } | Role::Forward) => Some(BufferKind::Grads),
         _ => None,
     }
 }

@@ -313,16 +313,7 @@ impl<'l> Rebuild<'l> {
     fn push(&mut self, op: Op, args: &[ValueId], after: &[NodeId], stamp: Cursor) -> Result<NodeId, OpError> {
         self.new.cursor = stamp;
         let id = self.new.push_after(op, args, after)?;
-        if let Some(region) = stamp.region {
-            for region in self.new.region_chain(Some(region)) {
-                if let Some(region) = self.new.regions.get_mut(region.0 as usize) {
-                    if region.nodes.is_empty() {
-                        region.nodes = id.0..id.0;
-                    }
-                    region.nodes.end = id.0 + 1;
-                }
-            }
-        }
+        self.new.extend_regions(id);
         Ok(id)
     }
 

@@ -1,4 +1,4 @@
-//! Removes what nobody uses and merges what is computed twice.
+//! Removes what nobody uses and merges what is computed twice. Regions stay, with what is left of them.
 //!
 //! Nothing is merged across a barrier (what comes out of one is another value), between a recompute
 //! and its original (their instances differ), nor between forward and backward pass, where it would
@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    ir::{Graph, Node, NodeId, Output, Role, ValueId},
+    ir::{Graph, Node, NodeId, Output, RegionId, Role, ValueId},
     ops::{Alias, Op, OpError},
 };
 
@@ -17,6 +17,7 @@ struct Key {
     op: Op,
     args: Vec<ValueId>,
     after: Vec<NodeId>,
+    region: Option<RegionId>,
     instance: u32,
     phase: u8,
 }
@@ -24,7 +25,9 @@ struct Key {
 pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
     let live = live_values(graph);
     let mut new = graph.skeleton();
-    new.regions = graph.regions.clone();
+    for region in &mut new.regions {
+        region.nodes = 0..0;
+    }
     let mut values: Vec<Option<ValueId>> = vec![None; graph.value_count()];
     let mut nodes: Vec<Option<NodeId>> = vec![None; graph.len()];
     let mut known: FxHashMap<Key, NodeId> = FxHashMap::default();
@@ -52,6 +55,7 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
             op: node.op().clone(),
             args: args.clone(),
             after: after.clone(),
+            region: node.region(),
             instance: node.instance(),
             phase: phase(&node),
         });
@@ -63,7 +67,9 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
                     let of = nodes[of.0 as usize].unwrap_or(NodeId(new.len() as u32));
                     new.cursor.role = Role::Backward { of, call };
                 }
-                new.push_after(node.op().clone(), &args, &after)?
+                let id = new.push_after(node.op().clone(), &args, &after)?;
+                new.extend_regions(id);
+                id
             }
         };
         nodes[node.id.0 as usize] = Some(id);
@@ -86,6 +92,16 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
         if let Some(value) = values[old.0 as usize] {
             new.names.entry(value).or_insert_with(|| name.clone());
         }
+    }
+    for (old, mark) in &graph.marks {
+        if let Some(value) = values[old.0 as usize] {
+            new.marks.insert(value, mark.clone());
+        }
+    }
+    for (old, region) in graph.regions.iter().zip(&mut new.regions) {
+        let map = |list: &[ValueId]| list.iter().filter_map(|v| values[v.0 as usize]).collect();
+        region.keep = map(&old.keep);
+        region.outputs = map(&old.outputs);
     }
     Ok(new)
 }
