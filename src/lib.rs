@@ -1,5 +1,6 @@
 //! `tg`: a small language for neural-network training graphs, with a memory-ordered schedule.
 
+pub mod check;
 pub mod diagnostic;
 pub mod exec;
 pub mod grad;
@@ -9,5 +10,6 @@ pub mod ops;
 pub mod plan;
 pub mod report;
 pub mod schedule;
+pub mod script;
 pub mod source;
 pub mod syntax;
