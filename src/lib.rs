@@ -1,5 +1,6 @@
 //! `tg`: a small language for neural-network training graphs, with a memory-ordered schedule.
 
+pub mod cli;
 pub mod diagnostic;
 pub mod exec;
 pub mod ir;

@@ -49,7 +49,8 @@ pub fn similar(wrong: &str) -> Vec<&'static str> {
         .filter(|(d, _)| *d <= 2)
         .collect();
     found.sort();
-    found.into_iter().take(3).map(|(_, code)| code).collect()
+    let best = found.first().map_or(0, |(d, _)| *d);
+    found.into_iter().filter(|(d, _)| *d == best).take(3).map(|(_, code)| code).collect()
 }
 
 /// Levenshtein's distance.
