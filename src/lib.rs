@@ -1,6 +1,7 @@
 //! `tg`: a small language for neural-network training graphs, with a memory-ordered schedule.
 
 pub mod check;
+pub mod cli;
 pub mod diagnostic;
 pub mod exec;
 pub mod grad;

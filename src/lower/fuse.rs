@@ -80,14 +80,6 @@ impl Fusion<'_> {
             for arg in node.args().iter().filter(|_| !is_commit) {
                 self.note(arg.0, Use::Memory);
             }
-            // Whoever reads a written value reads the value that was written.
-            if let (true, Some(arg), Some(&used)) =
-                (is_commit, node.args().first(), self.uses.get(node.result(0).0 as usize))
-            {
-                if used != Use::Nothing {
-                    self.note(arg.0, Use::Memory);
-                }
-            }
             return;
         }
         let group = self.choose(node);

@@ -52,7 +52,10 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
         let id = pass.push(node.op().clone(), &args, &after, stamp)?;
         nodes[node.id.0 as usize] = id;
         let results: Vec<ValueId> = pass.laid.graph.node(id).results().collect();
-        for (old_value, value) in node.results().zip(results) {
+        for (k, (old_value, result)) in node.results().zip(results).enumerate() {
+            // Whoever reads a committed value reads the value that was committed.
+            let is_commit = matches!(node.op(), Op::Write(_));
+            let value = args.get(k).copied().filter(|_| is_commit).unwrap_or(result);
             values[old_value.0 as usize] = value;
             if let Some(name) = old.names.get(&old_value) {
                 pass.laid.graph.names.insert(value, name.clone());
