@@ -1,10 +1,7 @@
 //! Greedy orders: at each step the ready op that looks best. Ops are taken from the front of the
 //! order or, walking the graph against its edges, from its end.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-};
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::index::{Index, NONE};
 

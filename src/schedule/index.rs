@@ -268,12 +268,7 @@ impl Index {
 }
 
 /// Finds a partner for `made`, moving the partners of others where that frees one.
-fn augment(
-    usable: &[(u32, u32)],
-    chosen: &mut Vec<(u32, u32)>,
-    made: u32,
-    tried: &mut Vec<u32>,
-) -> bool {
+fn augment(usable: &[(u32, u32)], chosen: &mut Vec<(u32, u32)>, made: u32, tried: &mut Vec<u32>) -> bool {
     for &(m, read) in usable {
         if m != made || tried.contains(&read) {
             continue;
