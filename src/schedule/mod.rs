@@ -3,7 +3,10 @@
 //! `index` checks every id of a graph once; the passes behind it index its arrays by them.
 #![allow(clippy::indexing_slicing)]
 
+mod bound;
+mod cut;
 mod depth;
+mod flow;
 mod graph;
 mod greedy;
 mod index;
@@ -13,6 +16,7 @@ mod profile;
 
 use std::time::Duration;
 
+pub use bound::{Bound, lower_bound};
 pub use graph::{Buffer, BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
 pub use place::{Places, place};
 pub use profile::instructions;
@@ -59,6 +63,7 @@ pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
     let pack_options = pack::PackOptions { time_limit: options.time_limit, ..Default::default() };
     let places = place::place_indexed(graph, &ix, &order, &overwrites, &pack_options);
     let (live_peak_bytes, peak_position) = profile::exact_peak(graph, &ix, &order);
+    let bound = bound_of(graph, &ix, &order);
     Schedule {
         order: order.into_iter().map(OpId).collect(),
         overwrites,
@@ -67,7 +72,8 @@ pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
         arena_bytes: places.arena_bytes,
         live_peak_bytes,
         peak_position,
-        lower_bound_bytes: 0,
+        lower_bound_bytes: bound.bytes,
+        bound,
         found_by,
     }
 }
@@ -106,4 +112,12 @@ fn best_order(ix: &Index, options: &Options) -> (&'static str, Vec<u32>) {
         }
     }
     best.map_or(("source", Vec::new()), |(_, name, order)| (name, order))
+}
+
+fn bound_of(graph: &ScheduleGraph, ix: &Index, order: &[u32]) -> Bound {
+    if !ix.exact {
+        return bound::rough(graph, ix);
+    }
+    let profile = profile::profile(ix, order);
+    bound::single_cuts(ix, order, &profile, &mut bound::CUT_WORK.clone()).to_bound(ix)
 }
