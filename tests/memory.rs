@@ -2,7 +2,10 @@
 
 use tg::{
     grad::gradients,
-    ir::{Bind, DType, Graph, Input, OriginId, Origins, Policy, Region, RegionId, Role, Slot, SlotId, SlotKind, Type, ValueId},
+    ir::{
+        Bind, DType, Graph, Input, OriginId, Origins, Policy, Region, RegionId, Role, Slot, SlotId, SlotKind,
+        Type, ValueId,
+    },
     lower::{PlanOptions, plan},
     ops::{self, OpError, ReduceKind, Unary},
     plan::Plan,
@@ -40,7 +43,8 @@ fn sgd(graph: &mut Graph, params: &[(SlotId, ValueId)], grads: &[Option<ValueId>
 fn linears(depth: usize, tie: bool) -> Result<Plan, OpError> {
     let mut graph = Graph::new();
     let x = input(&mut graph, &[4096, 1024])?;
-    let params: Vec<_> = (0..depth).map(|i| param(&mut graph, format!("w{i}"), &[1024, 1024])).collect::<Result<_, _>>()?;
+    let params: Vec<_> =
+        (0..depth).map(|i| param(&mut graph, format!("w{i}"), &[1024, 1024])).collect::<Result<_, _>>()?;
     let mut h = x;
     for &(_, w) in &params {
         h = graph.matmul(h, w)?;
@@ -48,7 +52,11 @@ fn linears(depth: usize, tie: bool) -> Result<Plan, OpError> {
     let loss = graph.reduce(ReduceKind::Sum, h, &[0, 1])?;
     let mut seed = graph.constant(DType::F32, 1.0)?;
     if tie {
-        let barrier = graph.push_after(ops::Barrier { kind: ops::BarrierKind::User }, &[seed], &[graph.producer(loss).0.id])?;
+        let barrier = graph.push_after(
+            ops::Barrier { kind: ops::BarrierKind::User },
+            &[seed],
+            &[graph.producer(loss).0.id],
+        )?;
         seed = graph.node(barrier).result(0);
     }
     let wrt: Vec<ValueId> = params.iter().map(|p| p.1).collect();
@@ -62,7 +70,14 @@ fn linears(depth: usize, tie: bool) -> Result<Plan, OpError> {
 fn linears_32() {
     for tie in [false, true] {
         let p = linears(32, tie).unwrap();
-        println!("tie {tie}: ops {} peak {:.3} live {:.3} bound {:.3} by {}", p.schedule_graph.op_count(), p.peak_bytes() as f64 / MIB, p.schedule.live_peak_bytes as f64 / MIB, p.schedule.lower_bound_bytes as f64 / MIB, p.schedule.found_by);
+        println!(
+            "tie {tie}: ops {} peak {:.3} live {:.3} bound {:.3} by {}",
+            p.schedule_graph.op_count(),
+            p.peak_bytes() as f64 / MIB,
+            p.schedule.live_peak_bytes as f64 / MIB,
+            p.schedule.lower_bound_bytes as f64 / MIB,
+            p.schedule.found_by
+        );
     }
 }
 /// Case 1 with matrix products in place of 1x1 convolutions.
@@ -85,7 +100,10 @@ fn blocks(depth: usize, bind: Option<Bind>) -> Result<Plan, OpError> {
             RegionId(graph.regions.len() as u32 - 1)
         });
         let layer = [0, 1].map(|j| -> Result<_, OpError> {
-            Ok((param(&mut graph, format!("{k}.{j}.w"), &[1024, 1024])?, param(&mut graph, format!("{k}.{j}.b"), &[1024])?))
+            Ok((
+                param(&mut graph, format!("{k}.{j}.w"), &[1024, 1024])?,
+                param(&mut graph, format!("{k}.{j}.b"), &[1024])?,
+            ))
         });
         graph.cursor.region = region;
         let start = graph.len() as u32;
@@ -119,9 +137,17 @@ fn blocks(depth: usize, bind: Option<Bind>) -> Result<Plan, OpError> {
 fn blocks_64() {
     for bind in [None, Some(Bind::None), Some(Bind::Output), Some(Bind::Grad), Some(Bind::All)] {
         for kind in [tg::schedule::OrderKind::Best] {
-        let t = std::time::Instant::now();
-        let p = blocks(64, bind).unwrap();
-        println!("{bind:?} {kind:?}: ops {} peak {:.3} bound {:.3} by {} recompute {} {:?}", p.schedule_graph.op_count(), p.peak_bytes() as f64 / MIB, p.lower_bound_bytes() as f64 / MIB, p.schedule.found_by, p.recomputed_flops / (p.flops - p.recomputed_flops), t.elapsed());
+            let t = std::time::Instant::now();
+            let p = blocks(64, bind).unwrap();
+            println!(
+                "{bind:?} {kind:?}: ops {} peak {:.3} bound {:.3} by {} recompute {} {:?}",
+                p.schedule_graph.op_count(),
+                p.peak_bytes() as f64 / MIB,
+                p.lower_bound_bytes() as f64 / MIB,
+                p.schedule.found_by,
+                p.recomputed_flops / (p.flops - p.recomputed_flops),
+                t.elapsed()
+            );
         }
     }
 }
@@ -131,7 +157,21 @@ fn dump() {
     let p = blocks(3, Some(Bind::All)).unwrap();
     for op in p.executed() {
         let n = p.graph.node(p.op_nodes[op.0 as usize]);
-        let kernel = match &p.kernels[op.0 as usize] { tg::plan::Kernel::Node { .. } => "node", tg::plan::Kernel::Elementwise(_) => "elem", tg::plan::Kernel::Copy { .. } => "copy", _ => "barrier" };
-        println!("op{} {} {} reads {:?} makes {:?} after {:?} ow {:?}", op.0, kernel, n.op().name(), p.schedule_graph.reads(op), p.schedule_graph.makes(op), p.schedule_graph.after(op), p.schedule_graph.may_overwrite(op));
+        let kernel = match &p.kernels[op.0 as usize] {
+            tg::plan::Kernel::Node { .. } => "node",
+            tg::plan::Kernel::Elementwise(_) => "elem",
+            tg::plan::Kernel::Copy { .. } => "copy",
+            _ => "barrier",
+        };
+        println!(
+            "op{} {} {} reads {:?} makes {:?} after {:?} ow {:?}",
+            op.0,
+            kernel,
+            n.op().name(),
+            p.schedule_graph.reads(op),
+            p.schedule_graph.makes(op),
+            p.schedule_graph.after(op),
+            p.schedule_graph.may_overwrite(op)
+        );
     }
 }

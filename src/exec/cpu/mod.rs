@@ -4,6 +4,7 @@ mod call;
 mod convert;
 pub(crate) mod matmul;
 pub(crate) mod movement;
+pub(crate) mod nn;
 pub(crate) mod reduce;
 mod simd;
 mod strided;
