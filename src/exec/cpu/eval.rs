@@ -108,9 +108,9 @@ fn evaluate(
                 return Err(OpError::new("internal: a view without an operand"));
             };
             let dense = Layout::dense(arg.shape());
-            let layout = op
-                .view(&dense, arg.ty(), ty)
-                .ok_or_else(|| OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name())))?;
+            let layout = op.view(&dense, arg.ty(), ty).ok_or_else(|| {
+                OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name()))
+            })?;
             gather_view(arg, ty, &layout, page).map(|value| vec![value])
         }
         Alias::Fresh => run_kernel(op, args, types, page),
@@ -141,7 +141,12 @@ fn dense_access(ty: &Type) -> Access {
     Access { buffer: BufferId(0), ty: ty.clone(), layout: Layout::dense(ty.shape()) }
 }
 
-fn run_one(instr: Instr, args: &[Tensor], result: Option<&Type>, page: &ScalarPage) -> Result<Tensor, OpError> {
+fn run_one(
+    instr: Instr,
+    args: &[Tensor],
+    result: Option<&Type>,
+    page: &ScalarPage,
+) -> Result<Tensor, OpError> {
     let result = result.ok_or_else(|| OpError::new("internal: an op without a result"))?;
     let loads = (0..args.len() as u32).map(Instr::Load);
     let source = Elementwise {
