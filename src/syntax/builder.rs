@@ -9,10 +9,10 @@ use super::{
         ModelDecl, OptimizerDecl, ParamDecl, Stmt, StmtId, StmtKind, TypeExpr,
     },
     children::Child,
-    codes,
     errors::Recovery,
 };
 use crate::{
+    codes,
     diagnostic::{Diagnostic, Edit},
     source::{FileId, Span},
 };
@@ -117,8 +117,12 @@ impl<'s> Builder<'s> {
     fn too_deep(&mut self, span: Span) {
         if !std::mem::replace(&mut self.too_deep_reported, true) {
             self.report(
-                Diagnostic::error(codes::TOO_DEEP, span, format!("nested deeper than {MAX_DEPTH} levels"))
-                    .help("give a part of it a name with `let`"),
+                Diagnostic::error(
+                    codes::NESTED_TOO_DEEP,
+                    span,
+                    format!("nested deeper than {MAX_DEPTH} levels"),
+                )
+                .help("give a part of it a name with `let`"),
             );
         }
     }

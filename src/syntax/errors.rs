@@ -4,12 +4,13 @@ use lalrpop_util::{ErrorRecovery, ParseError};
 use rustc_hash::FxHashSet;
 
 use super::{
-    codes, foreign,
+    foreign,
     layout::{Bracket, Laid},
     lexer::crop,
     token::{Spanned, Token},
 };
 use crate::{
+    codes,
     diagnostic::Diagnostic,
     source::{FileId, Span},
 };

@@ -3,10 +3,9 @@
 use super::{
     ast::{ExprId, ExprKind, StrPart},
     builder::Builder,
-    codes,
     lexer::{self, crop},
 };
-use crate::diagnostic::Diagnostic;
+use crate::{codes, diagnostic::Diagnostic};
 
 impl<'s> Builder<'s> {
     pub(crate) fn number(&mut self, text: &str, start: u32, end: u32) -> ExprId {

@@ -7,7 +7,6 @@
 pub mod ast;
 mod builder;
 mod children;
-pub mod codes;
 mod errors;
 mod foreign;
 mod layout;
@@ -27,6 +26,7 @@ use self::{
     token::Spanned,
 };
 use crate::{
+    codes,
     diagnostic::Diagnostic,
     source::{FileId, Span},
 };
