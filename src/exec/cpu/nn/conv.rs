@@ -81,11 +81,8 @@ fn forward<T: Real>((call, conv): (&Call<'_>, &Conv)) -> Result<(), OpError> {
             Matrix::new(sums.as_mut_ptr(), count, 1)
         };
         if conv.direct() || inputs == 0 {
-            let columns = Matrix::new(
-                planes.as_ptr().wrapping_add(tile.start).cast::<T::Acc>().cast_mut(),
-                plane,
-                1,
-            );
+            let columns =
+                Matrix::new(planes.as_ptr().wrapping_add(tile.start).cast::<T::Acc>().cast_mut(), plane, 1);
             // SAFETY: tiles of the result are disjoint and inside it; the rest is only read.
             unsafe { product([outputs, inputs, count], to, false, T::Acc::ONE, weights, columns) };
         } else {

@@ -147,11 +147,8 @@ impl Conv {
     /// Output channels, input channels and positions of a tile of the weight gradient.
     pub fn weight_tile(&self) -> (usize, usize, usize) {
         let channels = self.channels(256);
-        let positions = if self.direct() {
-            self.window.pixels()
-        } else {
-            self.positions(channels * self.window.taps())
-        };
+        let positions =
+            if self.direct() { self.window.pixels() } else { self.positions(channels * self.window.taps()) };
         (self.outputs.clamp(1, 256), channels, positions)
     }
 

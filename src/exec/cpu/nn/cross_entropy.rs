@@ -52,8 +52,7 @@ fn forward<T: Real, I: Index>(call: &Call<'_>) -> Result<(), OpError> {
                 let lse = lse.row(0).get(index);
                 let picked = logits.row(index).get(label).widen();
                 // An all-masked row has probability 0 everywhere.
-                let value =
-                    if lse == T::Acc::NEG_INFINITY { T::Acc::INFINITY } else { lse - picked };
+                let value = if lse == T::Acc::NEG_INFINITY { T::Acc::INFINITY } else { lse - picked };
                 loss.set(index, T::narrow(value));
             }
         }
