@@ -2,14 +2,19 @@
 
 mod call;
 mod convert;
+mod elementwise;
+mod eval;
+mod math;
 pub(crate) mod matmul;
 pub(crate) mod movement;
 pub(crate) mod nn;
+mod random;
 pub(crate) mod reduce;
 mod simd;
 mod strided;
 
 pub use call::{Call, Operand, ScalarPage};
+pub use eval::{RunError, eval};
 
 /// An address that tasks on several threads use at places of their own.
 pub(crate) struct Shared<T>(*mut T);
