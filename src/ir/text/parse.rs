@@ -55,6 +55,7 @@ pub fn parse_file(file: FileId, text: &str) -> Result<Graph, Vec<Diagnostic>> {
             builder.error(fault(codes::UNEXPECTED, span, message));
         }
     }
+    builder.errors.sort_by_key(|e| (e.primary.span.start, e.primary.span.end));
     if builder.errors.is_empty() { Ok(builder.graph) } else { Err(builder.errors) }
 }
 
@@ -502,6 +503,7 @@ impl<'s> Builder<'s> {
         index: u32,
         labels: &FxHashMap<&'s str, NodeId>,
     ) -> Result<Vec<ValueId>, Option<Fault>> {
+        let op = ops::op(Attributes { op: line.op, entries: line.attributes.clone() })?;
         let args: Vec<ValueId> = line.args.iter().map(|&a| self.lookup(a)).collect::<Result<_, _>>()?;
         let mut after = Vec::with_capacity(line.after.len());
         for label in &line.after {
@@ -515,7 +517,6 @@ impl<'s> Builder<'s> {
             }
             after.push(node);
         }
-        let op = ops::op(Attributes { op: line.op, entries: line.attributes.clone() })?;
         let (stamp, names, marks) = self.marks(line, labels)?;
         // After an error ids are not those of the text, and the graph is thrown away.
         if !self.errors.is_empty() {
