@@ -1,10 +1,12 @@
 //! `tg`: a small language for neural-network training graphs, with a memory-ordered schedule.
 
+pub mod check;
 pub mod diagnostic;
 pub mod exec;
 pub mod ir;
 pub mod ops;
 pub mod plan;
 pub mod schedule;
+pub mod script;
 pub mod source;
 pub mod syntax;
