@@ -4,6 +4,15 @@ use std::{fs, path::Path};
 
 use tg::{source::FileId, syntax::parse};
 
+/// What is wrong with a program, a line each.
+fn complaints(text: &str) -> String {
+    let (ast, diagnostics) = parse(FileId(0), text);
+    assert!(!ast.body.is_empty(), "there is no statement in:\n{text}");
+    let line = |start: u32| text.get(..start as usize).map_or(0, |before| before.lines().count());
+    let messages = diagnostics.iter().map(|d| format!("line {}: {}\n", line(d.primary.span.start), d.message));
+    messages.collect()
+}
+
 /// Parses every program in a folder and returns how many there were.
 fn parse_all(folder: &str) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -14,17 +23,8 @@ fn parse_all(folder: &str) -> usize {
             continue;
         }
         let text = fs::read_to_string(&path).expect("the file can be read");
-        let (ast, diagnostics) = parse(FileId(0), &text);
-        let messages: Vec<String> = diagnostics
-            .iter()
-            .map(|d| {
-                let start = d.primary.span.start as usize;
-                let line = text.get(..start).map_or(0, |before| before.lines().count());
-                format!("line {line}: {}", d.message)
-            })
-            .collect();
-        assert!(messages.is_empty(), "{}:\n{}", path.display(), messages.join("\n"));
-        assert!(!ast.body.is_empty(), "{} is empty", path.display());
+        let wrong = complaints(&text);
+        assert!(wrong.is_empty(), "{}:\n{wrong}", path.display());
         count += 1;
     }
     count
@@ -43,4 +43,20 @@ fn examples() {
 #[test]
 fn goldens() {
     assert!(parse_all("tests/goldens") >= 4);
+}
+
+/// The code between ``` lines.
+#[test]
+fn documentation() {
+    let mut count = 0;
+    for page in ["docs/reference.md", "docs/ten-minutes.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let text = fs::read_to_string(path).expect("the page can be read");
+        for block in text.split("\n```").skip(1).step_by(2) {
+            let wrong = complaints(block);
+            assert!(wrong.is_empty(), "{page}:\n{block}\n{wrong}");
+            count += 1;
+        }
+    }
+    assert!(count >= 8);
 }
