@@ -35,6 +35,7 @@ mod norm;
 mod pool;
 mod reduce;
 mod softmax;
+mod stop_grad;
 mod view;
 
 pub use attention::{Attention, AttentionGrad};
@@ -50,6 +51,7 @@ pub use norm::{BatchNorm, BatchNormGrad, LayerNorm, LayerNormGrad, RmsNorm, RmsN
 pub use pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGather, MaxPool2dGrad, PoolShape};
 pub use reduce::{ArgReduce, Reduce, ReduceKind};
 pub use softmax::{LogSoftmax, Softmax, SoftmaxGrad};
+pub use stop_grad::StopGrad;
 pub use view::{Broadcast, Concat, Copy, Layout, Pad, Reshape, Slice, SliceRange, Transpose};
 
 /// Why an op cannot be applied to its operands. The message names the op and every shape, and
@@ -242,7 +244,7 @@ ops! {
     // Element by element.
     Unary, Binary, Select, Cast,
     // Views and movement.
-    Reshape, Transpose, Broadcast, Slice, Copy, Concat, Pad, Gather, ScatterAdd,
+    Reshape, Transpose, Broadcast, Slice, Copy, Concat, Pad, Gather, ScatterAdd, StopGrad,
     // Sums and products.
     Reduce, ArgReduce, MatMul,
     // Networks.

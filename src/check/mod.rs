@@ -1,0 +1,3 @@
+//! From the tree to graphs: the evaluator and what it calls.
+
+pub mod tensor;
