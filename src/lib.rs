@@ -9,6 +9,7 @@ pub mod ir;
 pub mod lower;
 pub mod ops;
 pub mod plan;
+pub mod repl;
 pub mod report;
 pub mod schedule;
 pub mod script;
