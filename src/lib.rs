@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod cli;
+pub mod codes;
 pub mod diagnostic;
 pub mod exec;
 pub mod grad;

@@ -24,19 +24,18 @@ fn syntax_errors(text: &str) -> Vec<String> {
 
 #[test]
 fn every_code_has_a_page_and_every_page_a_code() {
-    let mut codes: Vec<&str> = tg::syntax::codes::ALL.iter().map(|(code, _)| code.0).collect();
+    let titles: Vec<_> = tg::codes::ALL.iter().chain(tg::syntax::codes::ALL).collect();
+    let mut codes: Vec<&str> = titles.iter().map(|(code, _)| code.0).collect();
     codes.sort_unstable();
     codes.dedup();
     let pages: Vec<&str> = PAGES.iter().map(|(code, _)| *code).collect();
     assert_eq!(pages, codes);
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/explain");
-    let mut files: Vec<String> = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|f| f.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut files: Vec<String> =
+        std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
     files.sort();
     assert_eq!(files, pages.iter().map(|p| format!("{p}.md")).collect::<Vec<_>>());
-    for (code, title) in tg::syntax::codes::ALL {
+    for (code, title) in titles {
         let page = tg::report::explain::page(code.0).unwrap();
         assert_eq!(page.lines().next(), Some(format!("# {}: {title}", code.0).as_str()));
     }
