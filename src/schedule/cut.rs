@@ -151,8 +151,7 @@ impl<'a> Cutter<'a> {
         let ix = self.ix;
         let v = op as usize;
         let consistent = self.split(op);
-        let free: Vec<u32> =
-            segment.iter().copied().filter(|&u| self.side(u) == Side::Free).collect();
+        let free: Vec<u32> = segment.iter().copied().filter(|&u| self.side(u) == Side::Free).collect();
         for (i, &u) in free.iter().enumerate() {
             self.node[u as usize] = i as u32 + 2;
         }
