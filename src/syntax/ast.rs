@@ -349,7 +349,8 @@ pub struct ModelDecl {
 #[derive(Debug, Clone)]
 pub struct FieldDecl {
     pub name: Ident,
-    pub ty: TypeExpr,
+    /// Always there in a model that parsed without an error.
+    pub ty: Option<TypeExpr>,
     pub init: Option<ExprId>,
     /// False for `param frozen w: …`, and for every `state`.
     pub trainable: bool,
