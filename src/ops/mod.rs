@@ -293,6 +293,24 @@ impl Number {
     }
 }
 
+/// As in the text form: floats always with a point, an exponent or as `inf`, `NaN`; a NaN with other
+/// bits than the usual ones as `NaN(0x…)`.
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Number::Int(value) => write!(f, "{value}"),
+            Number::Float(bits) => {
+                let value = f64::from_bits(bits);
+                if value.is_nan() && bits != f64::NAN.to_bits() {
+                    write!(f, "NaN(0x{bits:016x})")
+                } else {
+                    write!(f, "{value:?}")
+                }
+            }
+        }
+    }
+}
+
 /// Checks the number of operands; the message is for faults of `tg`, not of users.
 pub(crate) fn expect_args<'a, const N: usize>(
     name: &str,

@@ -52,9 +52,17 @@ pub enum Instr {
     /// An entry of the scalar page, converted to the register's dtype.
     Scalar(u32),
     /// The index along this axis of `shape`, plus `start`, times `step`.
-    Iota { axis: u32, start: u64, step: u64 },
+    Iota {
+        axis: u32,
+        start: u64,
+        step: u64,
+    },
     /// See [`crate::ops::Random`]; the element's index is the linear one in `shape`.
-    Random { distribution: Distribution, key: u64, per_step: bool },
+    Random {
+        distribution: Distribution,
+        key: u64,
+        per_step: bool,
+    },
     Unary(Unary, Reg),
     Binary(Binary, Reg, Reg),
     /// condition, if true, if false

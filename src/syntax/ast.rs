@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::source::{FileId, Span};
 
-/// The deepest nesting of expressions and blocks that the parser builds. Left-leaning chains
-/// (`a + b + c + …`) count too: visitors recurse into them.
-pub const MAX_DEPTH: u32 = 256;
+/// The deepest tree of expressions and blocks that the parser builds. Left-leaning chains
+/// (`a + b + c + …`) count too, since visitors recurse into them.
+pub const MAX_DEPTH: u32 = 1000;
 
 pub type Name = Arc<str>;
 
@@ -260,6 +260,10 @@ pub enum StmtKind {
     Model(Arc<ModelDecl>),
     Step(Arc<FnDecl>),
     Optimizer(Arc<OptimizerDecl>),
+    /// `param w: f32[n, m] = init.kaiming()`, only in the body of a model.
+    Param(Arc<FieldDecl>),
+    /// `state mean: f32[c] = zeros()`, only in the body of a model.
+    State(Arc<FieldDecl>),
     /// `minimize loss over net, head with opt`.
     Minimize {
         loss: ExprId,
@@ -313,6 +317,8 @@ pub struct ParamDecl {
     pub name: Ident,
     pub ty: Option<TypeExpr>,
     pub default: Option<ExprId>,
+    /// The `##` lines above it.
+    pub docs: Option<Arc<str>>,
 }
 
 /// `fn f(x) = e`, `fn f(x) { … }`; steps have the same form.
@@ -327,35 +333,28 @@ pub struct FnDecl {
 }
 
 /// `model M(hyper) { param …; state …; let …; fn … }`.
+///
+/// The body runs when an instance is made. Parameters and state are statements, so that they may
+/// stand inside a compile-time `if` or `for`.
 #[derive(Debug, Clone)]
 pub struct ModelDecl {
     pub name: Ident,
     pub params: Vec<ParamDecl>,
-    pub items: Vec<ModelItem>,
+    pub body: Vec<StmtId>,
     pub docs: Option<Arc<str>>,
     pub span: Span,
 }
 
+/// A tensor that a model owns: `param w: f32[n, m] = init.kaiming()`, `state mean: f32[c] = zeros()`.
 #[derive(Debug, Clone)]
-pub enum ModelItem {
-    /// `param w: f32[n, m] = init.kaiming()`, `param frozen w: … = …` when `trainable` is false.
-    Param {
-        name: Ident,
-        ty: TypeExpr,
-        init: Option<ExprId>,
-        trainable: bool,
-        docs: Option<Arc<str>>,
-    },
-    /// `state mean: f32[c] = zeros()`.
-    State {
-        name: Ident,
-        ty: TypeExpr,
-        init: Option<ExprId>,
-        docs: Option<Arc<str>>,
-    },
-    Fn(Arc<FnDecl>),
-    /// `let`, `const`, `for`, `if`, assignments, `assert`: run when an instance is made.
-    Stmt(StmtId),
+pub struct FieldDecl {
+    pub name: Ident,
+    /// Always there in a model that parsed without an error.
+    pub ty: Option<TypeExpr>,
+    pub init: Option<ExprId>,
+    /// False for `param frozen w: …`, and for every `state`.
+    pub trainable: bool,
+    pub docs: Option<Arc<str>>,
 }
 
 /// `optimizer adamw(lr, beta1: float = 0.9) { state m = zeros_like(p) … }`.

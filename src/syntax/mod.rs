@@ -1,3 +1,118 @@
 //! Text to tree: lexer, layout pass, grammar, syntax errors.
+//!
+//! [`parse`] takes any text. It reports all errors it finds and returns a tree of what it
+//! understood, with [`ExprKind::Error`](ast::ExprKind::Error) and
+//! [`StmtKind::Error`](ast::StmtKind::Error) in the gaps.
 
 pub mod ast;
+mod builder;
+mod children;
+pub mod codes;
+mod errors;
+mod foreign;
+mod layout;
+mod lexer;
+mod literal;
+mod print;
+mod token;
+
+use lalrpop_util::lalrpop_mod;
+
+use self::{
+    ast::{Ast, ExprId},
+    builder::Builder,
+    errors::{Context, Failure},
+    layout::Laid,
+    lexer::Lexed,
+    token::Spanned,
+};
+use crate::{
+    diagnostic::Diagnostic,
+    source::{FileId, Span},
+};
+
+pub use self::{children::Child, foreign::word_tip, print::s_expression};
+
+lalrpop_mod!(
+    #[allow(clippy::all, clippy::pedantic, unused, missing_docs)]
+    #[rustfmt::skip]
+    tg
+);
+
+/// Errors of one file beyond this many are not collected.
+const MAX_ERRORS: usize = 200;
+
+/// Parses a file. Errors are in the order of the text.
+pub fn parse(file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {
+    if u32::try_from(text.len()).is_err() {
+        let span = Span { file, start: 0, end: 0 };
+        let error = Diagnostic::error(codes::TOO_LARGE, span, "a text of 4 GiB or more cannot be read");
+        return (Ast { file, ..Ast::default() }, vec![error]);
+    }
+    let mut lexed = lexer::lex(file, text, 0);
+    let laid = layout::lay_out(file, &lexed);
+    let mut builder = Builder::new(file, std::mem::take(&mut lexed.docs));
+    builder.text = text;
+    let mut reported = lexed.diagnostics;
+    reported.extend_from_slice(&laid.diagnostics);
+    let parsed = tg::FileParser::new().parse(&mut builder, feed(&laid));
+    let (body, failure) = split(parsed);
+    builder.ast.body = body.unwrap_or_default();
+    builder.describe(&laid, failure, &mut reported);
+    if reported.is_empty() && builder.diagnostics.is_empty() {
+        builder.report_misplaced();
+    }
+    reported.append(&mut builder.diagnostics);
+    reported.sort_by_key(|d| (d.primary.span.start, d.primary.span.end));
+    reported.dedup();
+    reported.truncate(MAX_ERRORS);
+    (builder.ast, reported)
+}
+
+/// Whether a REPL may run `text`: false while a bracket, a `checkpoint <`, a string or a block is
+/// open, or the last line ends with an operator.
+pub fn is_complete(text: &str) -> bool {
+    if u32::try_from(text.len()).is_err() {
+        return true;
+    }
+    let lexed = lexer::lex(FileId::default(), text, 0);
+    !lexed.open_string && !layout::lay_out(FileId::default(), &lexed).incomplete
+}
+
+impl<'s> Builder<'s> {
+    /// Parses the expression of a string's `{ }`; `None` where there is none.
+    fn parse_hole(&mut self, lexed: Lexed<'s>) -> Option<ExprId> {
+        let laid = layout::lay_out(self.ast.file, &lexed);
+        let mut reported = lexed.diagnostics;
+        reported.extend_from_slice(&laid.diagnostics);
+        let outer = std::mem::take(&mut self.recoveries);
+        let parsed = tg::HoleParser::new().parse(self, feed(&laid));
+        let (expr, failure) = split(parsed);
+        self.describe(&laid, failure, &mut reported);
+        reported.into_iter().for_each(|d| self.report(d));
+        self.recoveries = outer;
+        expr
+    }
+
+    /// Turns what the grammar recovered from, and what it failed with, into diagnostics.
+    fn describe(&mut self, laid: &Laid<'s>, failure: Option<Failure<'s>>, reported: &mut Vec<Diagnostic>) {
+        let end = laid.tokens.last().map_or(0, |t| t.2);
+        let context = Context { file: self.ast.file, text: self.text, laid, end };
+        let mut found = Vec::new();
+        for error in self.recoveries.drain(..).map(|r| r.error).chain(failure) {
+            found.extend(context.describe(&error, reported));
+        }
+        reported.append(&mut found);
+    }
+}
+
+fn feed<'l, 's>(laid: &'l Laid<'s>) -> impl Iterator<Item = Result<Spanned<'s>, ()>> + use<'l, 's> {
+    laid.tokens.iter().map(|&t| Ok(t))
+}
+
+fn split<T, E>(result: Result<T, E>) -> (Option<T>, Option<E>) {
+    match result {
+        Ok(value) => (Some(value), None),
+        Err(error) => (None, Some(error)),
+    }
+}

@@ -1,0 +1,348 @@
+//! Puts what the grammar did not expect into words.
+
+use lalrpop_util::{ErrorRecovery, ParseError};
+
+use super::{
+    codes, foreign,
+    layout::{Bracket, Laid},
+    lexer::crop,
+    token::{Spanned, Token},
+};
+use crate::{
+    diagnostic::Diagnostic,
+    source::{FileId, Span},
+};
+
+pub(crate) type Recovery<'s> = ErrorRecovery<u32, Token<'s>, ()>;
+pub(crate) type Failure<'s> = ParseError<u32, Token<'s>, ()>;
+
+/// Where an error of the grammar is, among the tokens it read.
+pub(crate) struct Context<'s, 'l> {
+    pub file: FileId,
+    /// The whole file.
+    pub text: &'s str,
+    pub laid: &'l Laid<'s>,
+    /// What the tokens are taken from ends here.
+    pub end: u32,
+}
+
+impl<'s> Context<'s, '_> {
+    /// The diagnostic of an error, or `None` where its cause was reported by an earlier pass.
+    pub(crate) fn describe(&self, error: &Failure<'s>, reported: &[Diagnostic]) -> Option<Diagnostic> {
+        let (found, expected) = match error {
+            ParseError::UnrecognizedToken { token, expected } => (Some(*token), expected.as_slice()),
+            ParseError::ExtraToken { token } => (Some(*token), [].as_slice()),
+            ParseError::UnrecognizedEof { expected, .. } => (None, expected.as_slice()),
+            ParseError::InvalidToken { location } => {
+                (Some((*location, Token::Invalid, *location)), [].as_slice())
+            }
+            ParseError::User { .. } => return None,
+        };
+        let index = match found {
+            Some((start, _, end)) => {
+                self.laid.tokens.partition_point(|t| (t.0, t.2) < (start, end)).min(self.laid.tokens.len())
+            }
+            None => self.laid.tokens.len(),
+        };
+        let before = index.checked_sub(1).and_then(|i| self.laid.tokens.get(i)).copied();
+        let span = self.place(found, before);
+        let closes_nothing = found.is_some_and(|(start, _, end)| start == end);
+        if closes_nothing || found.is_some_and(|t| t.1 == Token::Invalid) || self.is_explained(span, reported)
+        {
+            return None;
+        }
+        let what = self.found(found);
+        if let Some(tip) = self.tip(found, before, index) {
+            let message = match &tip.word {
+                Some(word) => format!("`{word}` is not a word of this language"),
+                None => format!("unexpected {what}"),
+            };
+            let code = if tip.word.is_some() { codes::FOREIGN } else { codes::UNEXPECTED };
+            return Some(Diagnostic::error(code, tip.span.unwrap_or(span), message).help(tip.text));
+        }
+        let enclosing = self.enclosing(index);
+        let expected = self.expected(expected, enclosing);
+        let message = if expected.is_empty() {
+            format!("unexpected {what}")
+        } else {
+            format!("expected {}, found {what}", list(&expected))
+        };
+        let mut diagnostic = Diagnostic::error(codes::UNEXPECTED, span, message);
+        if let (Some(first), true) = (expected.first(), expected.len() <= 2) {
+            diagnostic = diagnostic.label(format!("expected {first}"));
+        }
+        if let Some((start, bracket)) = enclosing
+            && bracket != Bracket::Brace
+        {
+            let end = start + if bracket == Bracket::Region { 1 } else { bracket.opener().len() as u32 };
+            let opener = Span { file: self.file, start, end };
+            diagnostic = diagnostic.secondary(opener, format!("inside this `{}`", bracket.opener()));
+        }
+        Some(diagnostic)
+    }
+
+    /// The place to show: a line end is shown behind the last thing on its line.
+    fn place(&self, found: Option<Spanned<'s>>, before: Option<Spanned<'s>>) -> Span {
+        match (found, before) {
+            (Some((start, token, end)), _) if token != Token::Separator => {
+                Span { file: self.file, start, end }
+            }
+            (_, Some((_, _, end))) => Span { file: self.file, start: end, end },
+            (Some((start, _, _)), None) => Span { file: self.file, start, end: start },
+            (None, None) => Span { file: self.file, start: self.end, end: self.end },
+        }
+    }
+
+    fn found(&self, found: Option<Spanned<'s>>) -> String {
+        match found {
+            None => "the end of the text".into(),
+            Some((_, Token::Separator, end)) => {
+                let text = self.text.get(..end as usize).unwrap_or_default();
+                if text.ends_with(';') { "`;`".into() } else { "the end of the line".into() }
+            }
+            Some((start, _, end)) => {
+                format!("`{}`", crop(self.text.get(start as usize..end as usize).unwrap_or_default()))
+            }
+        }
+    }
+
+    /// A line on which the lexer or the layout pass found something: what the grammar says about
+    /// it is a consequence.
+    fn is_explained(&self, span: Span, reported: &[Diagnostic]) -> bool {
+        let line = |offset: u32| {
+            let before = self.text.get(..offset as usize).unwrap_or_default();
+            before.rfind(['\n', '\r']).map_or(0, |i| i + 1)
+        };
+        let here = line(span.start);
+        reported.iter().any(|d| d.primary.span.start as usize >= here && line(d.primary.span.start) == here)
+    }
+
+    fn enclosing(&self, index: usize) -> Option<(u32, Bracket)> {
+        match self.laid.enclosing.get(index) {
+            Some(&enclosing) => enclosing,
+            None => None,
+        }
+    }
+
+    fn expected(&self, raw: &[String], enclosing: Option<(u32, Bracket)>) -> Vec<String> {
+        // The parser quotes its terminals.
+        let raw: Vec<&str> = raw.iter().map(|s| s.trim_matches('"')).collect();
+        let has = |name: &str| raw.contains(&name);
+        let mut words = Vec::new();
+        let statement = has("let") && has("return");
+        let expression = has("number") && has("name");
+        // After an operand any operator may follow, which would be a long list to say.
+        let operator = has("+") && has("**");
+        if statement {
+            words.push("a statement".to_owned());
+        } else if expression {
+            words.push("an expression".to_owned());
+        } else if has("name") {
+            words.push("a name".to_owned());
+        }
+        if operator && !expression {
+            words.push("an operator".to_owned());
+        }
+        for name in raw {
+            let covered = (statement || expression)
+                && (starts_expression(name) || (statement && starts_statement(name)));
+            if covered || name == "name" || name == "invalid" || (operator && follows_operand(name)) {
+                continue;
+            }
+            words.push(match (name, enclosing) {
+                ("separator", _) if statement => continue,
+                ("separator", _) => "a new line".to_owned(),
+                ("number", _) => "a number".to_owned(),
+                ("string", _) => "a string".to_owned(),
+                ("size", _) => "a size".to_owned(),
+                ("region <", _) => "`<`".to_owned(),
+                ("region >" | ")" | "]" | "}", Some((start, bracket))) => {
+                    format!(
+                        "`{}` to close the `{}` on line {}",
+                        bracket.closer(),
+                        bracket.opener(),
+                        self.line(start)
+                    )
+                }
+                // Nothing is open: only a leftover could be closed.
+                ("region >" | "}", None) => continue,
+                (other, _) => format!("`{other}`"),
+            });
+        }
+        words.dedup();
+        words
+    }
+
+    fn line(&self, offset: u32) -> usize {
+        self.text.get(..offset as usize).unwrap_or_default().matches('\n').count() + 1
+    }
+
+    /// Looks for the habits of other languages around an error.
+    fn tip(&self, found: Option<Spanned<'s>>, before: Option<Spanned<'s>>, index: usize) -> Option<Tip> {
+        // The word before an unexpected one: `def f`, `while x`, `elif y`.
+        let words = [before, found.filter(|_| !before.is_some_and(|b| matches!(b.1, Token::Name(_))))];
+        for (start, token, end) in words.into_iter().flatten() {
+            if let Token::Name(word) = token
+                && let Some(text) = foreign::word_tip(word)
+            {
+                let span = Some(Span { file: self.file, start, end });
+                return Some(Tip { word: Some(word.to_owned()), span, text });
+            }
+        }
+        let (_, token, _) = found?;
+        let first = self.first_of_statement(index);
+        let plain = |text| Some(Tip { word: None, span: None, text });
+        match token {
+            Token::Equal if matches!(first, Some(Token::If)) => plain("`=` assigns; `==` compares"),
+            Token::Equal if !matches!(self.enclosing(index), None | Some((_, Bracket::Brace))) => {
+                plain("`==` compares; named arguments are written `name: value`")
+            }
+            Token::Colon
+                if matches!(first, Some(Token::If | Token::For | Token::Fn | Token::Step | Token::Model)) =>
+            {
+                plain("a body stands in braces: `{ … }`")
+            }
+            Token::If if before.is_some_and(|b| b.1.ends_operand()) => {
+                plain("a choice is written `if condition { a } else { b }`")
+            }
+            Token::SlashSlash
+                if before.is_none_or(|b| matches!(b.1, Token::Separator | Token::OpenBrace)) =>
+            {
+                plain("comments start with `#`")
+            }
+            Token::Greater if before.is_some_and(|b| b.1 == Token::Equal) => {
+                plain("a short function is written `fn name(x) = …`")
+            }
+            _ if before.is_some_and(|b| b.1 == Token::Dot)
+                && index
+                    .checked_sub(2)
+                    .and_then(|i| self.laid.tokens.get(i))
+                    .is_some_and(|t| matches!(t.1, Token::Number(_))) =>
+            {
+                plain("a number needs a digit after its point: `1.0`")
+            }
+            Token::Dot if self.starts_with_point(found) => {
+                plain("a number needs a digit before its point: `0.5`")
+            }
+            _ => None,
+        }
+    }
+
+    fn starts_with_point(&self, found: Option<Spanned<'s>>) -> bool {
+        let after = found.and_then(|t| self.text.get(t.2 as usize..));
+        after.and_then(|t| t.chars().next()).is_some_and(|c| c.is_ascii_digit())
+    }
+
+    fn first_of_statement(&self, index: usize) -> Option<Token<'s>> {
+        /// Statements are short; a long one gets no tip.
+        const FARTHEST: usize = 200;
+        let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index)?;
+        let start = tokens
+            .iter()
+            .rposition(|t| matches!(t.1, Token::Separator | Token::OpenBrace | Token::CloseBrace))
+            .map_or(0, |i| i + 1);
+        // `let x = if …` is a choice as well.
+        tokens
+            .get(start..)?
+            .iter()
+            .map(|t| t.1)
+            .find(|t| matches!(t, Token::If | Token::For | Token::Fn | Token::Step | Token::Model))
+    }
+}
+
+struct Tip {
+    /// A word that the language does not have.
+    word: Option<String>,
+    span: Option<Span>,
+    text: &'static str,
+}
+
+fn starts_expression(name: &str) -> bool {
+    matches!(
+        name,
+        "number"
+            | "size"
+            | "string"
+            | "true"
+            | "false"
+            | "("
+            | "["
+            | "{"
+            | "-"
+            | "not"
+            | "if"
+            | "checkpoint"
+            | "barrier"
+            | ".."
+    )
+}
+
+fn starts_statement(name: &str) -> bool {
+    matches!(
+        name,
+        "use"
+            | "const"
+            | "let"
+            | "for"
+            | "return"
+            | "fn"
+            | "step"
+            | "model"
+            | "optimizer"
+            | "param"
+            | "state"
+            | "minimize"
+            | "update"
+            | "ensure"
+            | "release"
+            | "with"
+            | "allow"
+    )
+}
+
+fn follows_operand(name: &str) -> bool {
+    matches!(
+        name,
+        "+" | "-"
+            | "*"
+            | "/"
+            | "//"
+            | "%"
+            | "**"
+            | "@"
+            | "=="
+            | "!="
+            | "<"
+            | "<="
+            | ">"
+            | ">="
+            | "and"
+            | "or"
+            | "in"
+            | ".."
+            | "."
+            | "("
+            | "["
+            | "="
+            | "+="
+            | "-="
+            | "*="
+            | "/="
+            | "//="
+            | "%="
+            | "**="
+            | "@="
+            | ":="
+    )
+}
+
+/// `a`, `a or b`, `a, b or c`; the rest of a long list is left out.
+fn list(words: &[String]) -> String {
+    const LONGEST: usize = 4;
+    let shown = words.get(..words.len().min(LONGEST)).unwrap_or_default();
+    match shown {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+    }
+}
