@@ -2,7 +2,7 @@
 
 use super::{
     OpId, ScheduleGraph,
-    cut::{Cutter, Side},
+    cut::Cutter,
     index::Index,
     profile::{Profile, profile},
 };
@@ -47,6 +47,13 @@ pub(super) struct Proof {
 }
 
 impl Proof {
+    /// A search has shown that nothing is below `units`.
+    pub(super) fn raise(&mut self, units: i64) {
+        if units > self.units {
+            (self.units, self.branched) = (units, true);
+        }
+    }
+
     pub(super) fn to_bound(&self, ix: &Index) -> Bound {
         let Some(op) = self.op else { return Bound { bytes: ix.to_bytes(self.units), ..Bound::default() } };
         let mut before = vec![false; ix.ops];
@@ -115,7 +122,6 @@ pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &m
             best = Proof { units, op: Some(op), done: cut.smallest, branched: false };
         }
     }
-    debug_assert!(cutter.side.iter().all(|&s| s == Side::Free));
     best
 }
 

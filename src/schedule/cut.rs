@@ -67,7 +67,12 @@ impl Extra {
 pub(super) struct Cutter<'a> {
     ix: &'a Index,
     pub(super) extra: Extra,
-    pub(super) side: Vec<Side>,
+    /// Of ops in the segment; `Free` between calls.
+    side: Vec<Side>,
+    /// The segment is the ops at positions from `start` up to `end`.
+    position: Vec<u32>,
+    start: u32,
+    end: u32,
     node: Vec<u32>,
     stamp: Vec<u32>,
     clock: u32,
@@ -91,11 +96,30 @@ impl<'a> Cutter<'a> {
             ix,
             extra: Extra::default(),
             side: vec![Side::Free; ix.ops],
+            position: (0..ix.ops as u32).collect(),
+            start: 0,
+            end: ix.ops as u32,
             node: vec![0; ix.ops],
             stamp: vec![0; ix.buffers],
             clock: 0,
             network: Network::default(),
             to_sink: Vec::new(),
+        }
+    }
+
+    /// From now on, ops at positions before `start` are done and those from `end` on are not.
+    pub(super) fn set_segment(&mut self, order: &[u32], start: usize, end: usize) {
+        for (at, &op) in order.iter().enumerate().take(end).skip(start) {
+            self.position[op as usize] = at as u32;
+        }
+        (self.start, self.end) = (start as u32, end as u32);
+    }
+
+    fn side(&self, op: u32) -> Side {
+        match self.position[op as usize] {
+            at if at < self.start => Side::Before,
+            at if at >= self.end => Side::After,
+            _ => self.side[op as usize],
         }
     }
 
@@ -127,8 +151,7 @@ impl<'a> Cutter<'a> {
         let ix = self.ix;
         let v = op as usize;
         let consistent = self.split(op);
-        let free: Vec<u32> =
-            segment.iter().copied().filter(|&u| self.side[u as usize] == Side::Free).collect();
+        let free: Vec<u32> = segment.iter().copied().filter(|&u| self.side(u) == Side::Free).collect();
         for (i, &u) in free.iter().enumerate() {
             self.node[u as usize] = i as u32 + 2;
         }
@@ -199,7 +222,7 @@ impl<'a> Cutter<'a> {
         let mut stack = vec![op];
         while let Some(u) = stack.pop() {
             for &p in ix.preds.get(u as usize).iter().chain(self.extra.preds(u)) {
-                if self.side[p as usize] == Side::Free {
+                if self.side(p) == Side::Free {
                     self.side[p as usize] = Side::Before;
                     stack.push(p);
                 }
@@ -208,12 +231,12 @@ impl<'a> Cutter<'a> {
         stack.push(op);
         while let Some(u) = stack.pop() {
             for &s in ix.succs.get(u as usize).iter().chain(self.extra.succs(u)) {
-                if self.side[s as usize] == Side::Free {
+                if self.side(s) == Side::Free {
                     self.side[s as usize] = Side::After;
                     stack.push(s);
                 }
                 // Outside the segment, what is before it follows nothing in it.
-                consistent &= self.side[s as usize] != Side::Before;
+                consistent &= self.side(s) != Side::Before;
             }
         }
         consistent
@@ -230,7 +253,7 @@ impl<'a> Cutter<'a> {
         let mut base = 0;
         for &u in segment {
             let u = u as usize;
-            if self.side[u] != Side::After {
+            if self.side(u as u32) != Side::After {
                 for &b in ix.makes.get(u) {
                     base += self.buffer(b as usize);
                 }
@@ -246,7 +269,7 @@ impl<'a> Cutter<'a> {
                 self.network.arc(node, SINK, units);
             }
             for &p in ix.preds.get(u as usize).iter().chain(self.extra.preds(u)) {
-                if self.side[p as usize] == Side::Free {
+                if self.side(p) == Side::Free {
                     self.network.arc(node, self.node[p as usize], INFINITE);
                 }
             }
@@ -264,7 +287,7 @@ impl<'a> Cutter<'a> {
         let size = ix.size[b];
         let maker = match ix.maker[b] {
             NONE => None,
-            m => match self.side[m as usize] {
+            m => match self.side(m) {
                 Side::Before => None,
                 Side::Free => Some(self.node[m as usize]),
                 Side::After => return 0,
@@ -275,7 +298,7 @@ impl<'a> Cutter<'a> {
         let mut only = 0;
         let mut needed = ix.output[b];
         for &u in users {
-            match self.side[u as usize] {
+            match self.side(u) {
                 Side::After => needed = true,
                 Side::Free => (readers, only) = (readers + 1, self.node[u as usize]),
                 Side::Before => {}
@@ -293,7 +316,7 @@ impl<'a> Cutter<'a> {
                     let node = self.network.node();
                     self.network.arc(from, node, size);
                     for &u in users {
-                        if self.side[u as usize] == Side::Free {
+                        if self.side(u) == Side::Free {
                             self.network.arc(node, self.node[u as usize], INFINITE);
                         }
                     }
@@ -315,7 +338,7 @@ impl<'a> Cutter<'a> {
             let mut list = Vec::new();
             for &u in ix.users.get(r as usize) {
                 if u as usize != v {
-                    match self.side[u as usize] {
+                    match self.side(u) {
                         Side::After => return None,
                         Side::Free => list.push(u),
                         Side::Before => {}

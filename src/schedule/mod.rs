@@ -6,13 +6,16 @@
 mod bound;
 mod cut;
 mod depth;
+mod exact;
 mod flow;
 mod graph;
 mod greedy;
+mod improve;
 mod index;
 pub mod pack;
 mod place;
 mod profile;
+mod search;
 
 use std::time::Duration;
 
@@ -58,12 +61,13 @@ impl Default for Options {
 /// Plans a graph: order, overwrites, offsets, and the bound on every other plan.
 pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
     let ix = Index::new(graph);
-    let (found_by, order) = best_order(&ix, options);
+    let chosen = search::choose(&ix, options);
+    let order = chosen.order;
+    let bound = if ix.exact { chosen.proof.to_bound(&ix) } else { bound::rough(graph, &ix) };
     let overwrites = profile::overwrites(&ix, &order);
     let pack_options = pack::PackOptions { time_limit: options.time_limit, ..Default::default() };
     let places = place::place_indexed(graph, &ix, &order, &overwrites, &pack_options);
     let (live_peak_bytes, peak_position) = profile::exact_peak(graph, &ix, &order);
-    let bound = bound_of(graph, &ix, &order);
     Schedule {
         order: order.into_iter().map(OpId).collect(),
         overwrites,
@@ -74,50 +78,6 @@ pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
         peak_position,
         lower_bound_bytes: bound.bytes,
         bound,
-        found_by,
+        found_by: chosen.found_by,
     }
-}
-
-type Heuristic = fn(&Index) -> Vec<u32>;
-
-const SOURCE: [(&str, Heuristic); 1] = [("source", |ix| (0..ix.ops as u32).collect())];
-const LIST: [(&str, Heuristic); 4] = [
-    ("list", |ix| greedy::list(ix, greedy::Tie::Users)),
-    ("list", |ix| greedy::list(ix, greedy::Tie::Newest)),
-    ("list from the end", |ix| greedy::list_backward(ix, greedy::Tie::Users)),
-    ("list from the end", |ix| greedy::list_backward(ix, greedy::Tie::Newest)),
-];
-const LPMF: [(&str, Heuristic); 1] = [("lpmf", greedy::lpmf)];
-const DFS: [(&str, Heuristic); 3] = [
-    ("dfs", |ix| depth::depth_first(ix, depth::Operands::Source)),
-    ("dfs", |ix| depth::depth_first(ix, depth::Operands::Largest)),
-    ("dfs", |ix| depth::depth_first(ix, depth::Operands::Deepest)),
-];
-
-fn best_order(ix: &Index, options: &Options) -> (&'static str, Vec<u32>) {
-    let all: Vec<(&'static str, Heuristic)> = match options.order {
-        OrderKind::Best => [&SOURCE[..], &LIST, &LPMF, &DFS].concat(),
-        OrderKind::Source => SOURCE.to_vec(),
-        // The plain ones, so that they can be compared with what others do.
-        OrderKind::List => LIST[..1].to_vec(),
-        OrderKind::Lpmf => LPMF.to_vec(),
-        OrderKind::Dfs => DFS.to_vec(),
-    };
-    let mut best: Option<(i64, &'static str, Vec<u32>)> = None;
-    for (name, heuristic) in all {
-        let order = heuristic(ix);
-        let peak = profile::profile(ix, &order).peak;
-        if best.as_ref().is_none_or(|&(lowest, _, _)| peak < lowest) {
-            best = Some((peak, name, order));
-        }
-    }
-    best.map_or(("source", Vec::new()), |(_, name, order)| (name, order))
-}
-
-fn bound_of(graph: &ScheduleGraph, ix: &Index, order: &[u32]) -> Bound {
-    if !ix.exact {
-        return bound::rough(graph, ix);
-    }
-    let profile = profile::profile(ix, order);
-    bound::single_cuts(ix, order, &profile, &mut bound::CUT_WORK.clone()).to_bound(ix)
 }

@@ -11,6 +11,8 @@ use crate::plan::Instruction;
 #[derive(Debug, Clone)]
 pub(super) struct Profile {
     pub(super) live: Vec<i64>,
+    /// Units alive before it starts.
+    pub(super) before: Vec<i64>,
     pub(super) peak: i64,
     /// Where the peak is reached first.
     pub(super) position: usize,
@@ -20,6 +22,7 @@ pub(super) fn profile(ix: &Index, order: &[u32]) -> Profile {
     let mut left: Vec<u32> = (0..ix.buffers).map(|b| ix.users.count(b) as u32).collect();
     let mut now: i64 = ix.inputs.iter().map(|&b| ix.size[b as usize]).sum();
     let mut live = Vec::with_capacity(order.len());
+    let mut before = Vec::with_capacity(order.len());
     let (mut peak, mut position) = (0, 0);
     for (at, &op) in order.iter().enumerate() {
         let v = op as usize;
@@ -40,9 +43,10 @@ pub(super) fn profile(ix: &Index, order: &[u32]) -> Profile {
             (peak, position) = (here, at);
         }
         live.push(here);
+        before.push(now);
         now += ix.made[v] - ix.dead[v] - freed;
     }
-    Profile { live, peak, position }
+    Profile { live, before, peak, position }
 }
 
 /// For each buffer, the one that it overwrites in this order.

@@ -122,6 +122,11 @@ pub struct Row<T> {
     columns: usize,
 }
 
+// SAFETY: an address with a length; the methods that touch memory state what they need.
+unsafe impl<T: Send> Send for Row<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Row<T> {}
+
 impl<T: Element> Row<T> {
     /// Element `index` of the row.
     ///
