@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod cli;
+pub mod codes;
 pub mod diagnostic;
 pub mod exec;
 pub mod grad;
@@ -9,6 +10,7 @@ pub mod ir;
 pub mod lower;
 pub mod ops;
 pub mod plan;
+pub mod repl;
 pub mod report;
 pub mod schedule;
 pub mod script;

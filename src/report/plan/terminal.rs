@@ -12,6 +12,8 @@ use crate::{
 const WIDTH: usize = 80;
 /// Height of the memory curve in rows.
 const HEIGHT: usize = 8;
+/// Columns that one op takes at most.
+const WIDEST: usize = 6;
 /// Rows of the table for each kind; what is smaller is summed up.
 const ROWS_PER_KIND: usize = 8;
 const NAME_LIMIT: usize = 40;
@@ -41,7 +43,7 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         gap(plan.peak_bytes, plan.lower_bound_bytes),
     ));
     out.push_str(&format!(
-        "  persistent {}, arena {} (live {}), {} nodes, {} ops, order `{}`\n",
+        "  persistent {}, arena {} (live {})\n  {} nodes, {} ops, order `{}`\n",
         Bytes(plan.persistent_bytes),
         Bytes(plan.arena_bytes),
         Bytes(plan.live_peak_bytes),
@@ -50,15 +52,13 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         plan.order,
     ));
     if !plan.curve.is_empty() {
+        let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
         out.push_str(&format!(
             "  the peak is reached at op {} of {}: {}{}\n",
             plan.peak_at.position + 1,
             plan.curve.len(),
             plan.peak_at.op,
-            match plan.peak_at.place {
-                Some(place) => format!(", {}", place_text(place, main, sources)),
-                None => String::new(),
-            },
+            place.unwrap_or_default(),
         ));
     }
 }
@@ -86,7 +86,7 @@ fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String
 fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     let top = plan.curve.iter().copied().max().unwrap_or(0).max(1);
     let label = mib(top).len();
-    let columns = WIDTH - label - 3;
+    let columns = WIDTH - label - 4;
     let values = columns_of(&plan.curve, columns);
     let blocks: &[char] = if style.unicode {
         &[' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
@@ -118,10 +118,14 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
         out.push_str(line.trim_end());
         out.push('\n');
     }
-    let (arrow, text) = (if style.unicode { "▲" } else { "^" }, format!("peak {}", Bytes(plan.peak_bytes)));
+    let arrow = if style.unicode { "▲" } else { "^" };
+    let text = match plan.peak_bytes.saturating_sub(top) {
+        0 => format!("peak {}", Bytes(plan.peak_bytes)),
+        gaps => format!("{} alive, {} fragmented", Bytes(top), Bytes(gaps)),
+    };
     let indent = label + 4;
     // The text stands on the side where there is room.
-    let marker = if peak_column + text.len() + 2 < values.len().max(columns / 2) {
+    let marker = if peak_column + text.len() + 2 <= columns {
         format!("{:1$}{arrow} {text}", "", indent + peak_column)
     } else {
         format!("{:1$}{text} {arrow}", "", (indent + peak_column).saturating_sub(text.len() + 1))
@@ -131,10 +135,11 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     out.push_str(&format!("  {:label$}  MiB over {} ops, in the order they run\n", "", plan.curve.len()));
 }
 
-/// At most `columns` values, each the largest of its share.
+/// At most `columns` values, each the largest of its share. A short curve is drawn wider.
 fn columns_of(curve: &[u64], columns: usize) -> Vec<u64> {
     if curve.len() <= columns {
-        return curve.to_vec();
+        let repeat = (columns / curve.len().max(1)).clamp(1, WIDEST);
+        return curve.iter().flat_map(|&bytes| std::iter::repeat_n(bytes, repeat)).collect();
     }
     let mut values = vec![0; columns];
     for (position, &bytes) in curve.iter().enumerate() {
@@ -145,6 +150,7 @@ fn columns_of(curve: &[u64], columns: usize) -> Vec<u64> {
     values
 }
 
+/// The column of a position; the first one where it has several.
 fn column_of(position: usize, positions: usize, columns: usize) -> usize {
     let column = position as u128 * columns as u128 / positions.max(1) as u128;
     (column as usize).min(columns.saturating_sub(1))
