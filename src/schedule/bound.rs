@@ -9,10 +9,10 @@ use super::{
 };
 
 /// Arcs that all cuts of one bound may look at together.
-pub(super) const CUT_WORK: u64 = 60_000_000;
+pub(super) const CUT_WORK: u64 = 20_000_000;
 
 /// The same for proofs by case distinction, and how many peaks below the best are tried.
-const REFUTE_WORK: u64 = 60_000_000;
+pub(super) const REFUTE_WORK: u64 = 40_000_000;
 const BISECTIONS: usize = 4;
 
 /// No order, and no choice of overwrites, has a lower live peak.
@@ -39,16 +39,15 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
     let profile = profile(&ix, &order);
     let mut proof = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
     if proof.units < profile.peak {
-        tighten(&ix, &order, &mut proof);
+        tighten(&ix, &order, &mut proof, REFUTE_WORK);
     }
     proof.to_bound(&ix)
 }
 
 /// Raises a bound that is below the peak of `order`: to that peak if it can be proved optimal,
 /// otherwise as far as bisection gets.
-pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof) {
+pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u64) {
     let profile = profile(ix, order);
-    let mut work = REFUTE_WORK;
     let mut target = profile.peak;
     for _ in 0..BISECTIONS {
         let mut share = work / 2;

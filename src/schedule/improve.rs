@@ -210,7 +210,8 @@ fn windows(ix: &Index, order: &mut Vec<u32>, goal: i64, effort: &mut Effort) -> 
     let mut position = vec![NONE; ix.ops];
     loop {
         let now = profile(ix, order);
-        if now.peak <= goal || effort.states == 0 {
+        effort.work = effort.work.saturating_sub(ix.weight());
+        if now.peak <= goal || effort.states == 0 || effort.work == 0 {
             return now.peak;
         }
         for (at, &op) in order.iter().enumerate() {
@@ -265,8 +266,9 @@ fn lower_all(
             return false;
         }
         now = profile(ix, order);
+        effort.work = effort.work.saturating_sub(ix.weight());
         at = hot;
-        if effort.states == 0 {
+        if effort.states == 0 || effort.work == 0 {
             return now.peak < before.peak;
         }
     }
