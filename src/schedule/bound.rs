@@ -138,29 +138,20 @@ pub(super) fn footprints(ix: &Index) -> Proof {
 /// improve it, so the hottest come first.
 pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &mut u64) -> Proof {
     let mut best = footprints(ix);
-    let idle = idle(ix);
     let mut hot: Vec<u32> = (0..order.len() as u32).collect();
     hot.sort_by_key(|&at| std::cmp::Reverse(profile.live[at as usize]));
-    let source: Vec<u32> = (0..ix.ops as u32).collect();
-    let mut cutter = Cutter::new(ix);
+    let mut cutter = Cutter::new(ix, order);
     for at in hot {
         if profile.live[at as usize] <= best.units || *work == 0 {
             break;
         }
         let op = order[at as usize];
-        let cut = cutter.solve(op, &source, profile.peak - idle, work);
-        let units = cut.units + idle;
-        if units > best.units {
-            best = Proof { units, op: Some(op), done: cut.smallest, branched: false };
+        let cut = cutter.solve(op, profile.live[at as usize], profile.peak, work);
+        if cut.units > best.units {
+            best = Proof { units: cut.units, op: Some(op), done: cut.smallest, branched: false };
         }
     }
     best
-}
-
-/// Units of inputs that are outputs and that no op reads: alive all the time, and met by no cut.
-pub(super) fn idle(ix: &Index) -> i64 {
-    let unread = |b: &&u32| ix.users.count(**b as usize) == 0;
-    ix.inputs.iter().filter(unread).map(|&b| ix.size[b as usize]).sum()
 }
 
 /// The footprints in wide arithmetic, for sizes whose sums do not fit the units.

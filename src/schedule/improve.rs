@@ -3,6 +3,7 @@
 
 use super::{
     cut::{Cut, Cutter},
+    flow::INFINITE,
     exact::{Found, Range, WIDTH, search},
     index::{Index, NONE},
     profile::{Profile, profile},
@@ -53,7 +54,7 @@ enum Take {
 /// parts on both sides alike, until every part is below `goal`.
 fn refine(ix: &Index, order: &[u32], goal: i64, take: Take, effort: &mut Effort) -> Vec<u32> {
     let mut order = order.to_vec();
-    let mut cutter = Cutter::new(ix);
+    let mut cutter = Cutter::new(ix, &order);
     let mut local = Local::new(ix, &order);
     let mut parts = vec![(0usize, order.len())];
     while let Some((start, end)) = parts.pop() {
@@ -67,7 +68,7 @@ fn refine(ix: &Index, order: &[u32], goal: i64, take: Take, effort: &mut Effort)
         let op = order[at];
         cutter.set_segment(&order, start, end);
         let segment = order[start..end].to_vec();
-        let cut = cutter.solve(op, &segment, i64::MAX / 4, &mut effort.work);
+        let cut = cutter.solve(op, live, INFINITE, &mut effort.work);
         if !cut.complete {
             continue;
         }
