@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Evaluator, FrameKindRef,
+    Evaluator,
     args::{Args, ParamName},
     errors::Eval,
     tensor::{self, Arg as TensorArg, Kind, Nested, Number, Operand, Results},
@@ -135,7 +135,7 @@ impl Evaluator {
             if function.random {
                 let frame = ev.frame(span)?;
                 let key = frame.next_key(function.name);
-                let per_step = frame.kind_ref() != FrameKindRef::Init;
+                let per_step = !matches!(frame.kind, super::frame::FrameKind::Init(_));
                 values.push(TensorArg::Key { key, per_step });
             }
             for (param, bound) in function.params.iter().zip(bound) {

@@ -157,20 +157,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 /// Words of Python and its libraries, and what `tg` has for them.
 pub fn foreign_word(name: &str) -> Option<&'static str> {
     Some(match name {
-        "None" | "null" | "nil" => "there is no null value; use an empty list, or leave the argument out",
-        "True" => "write `true`",
-        "False" => "write `false`",
-        "self" => "fields of a model are names in its functions: write `w` for `self.w`",
-        "def" => "functions are declared with `fn`",
-        "class" => "models are declared with `model`",
-        "lambda" => "declare a function with `fn name(x) = …` and pass its name",
-        "np" | "numpy" | "torch" | "jnp" | "jax" | "F" => {
-            "tensor functions are built in: write `sum(x)`, `exp(x)`; layers are in `use nn`"
-        }
-        "elif" => "write `else { if … }`",
-        "import" | "from" => "modules are loaded with `use nn`",
         "append" => "lists are values: write `xs += [x]`",
-        "no_grad" => "nothing is kept for gradients outside of `minimize` and `grad`; `stop_grad(x)` cuts one value off",
         "float32" => "the dtype is `f32`",
         "float64" | "double" => "the dtype is `f64`",
         "float16" | "half" => "the dtype is `f16`",
@@ -185,7 +172,7 @@ pub fn foreign_word(name: &str) -> Option<&'static str> {
         "permute" => "write `transpose(x, axes)`",
         "amax" => "write `max(x, axis: …)`",
         "einsum" => "write it with `@`, `transpose` and `sum`",
-        _ => return None,
+        _ => return crate::syntax::word_tip(name),
     })
 }
 

@@ -69,6 +69,8 @@ pub struct SlotState {
     pub cell: Arc<Cell>,
     /// The value that a read sees now.
     pub current: Option<ValueId>,
+    /// All values that it had in this graph, the newest last.
+    pub versions: Vec<ValueId>,
 }
 
 /// The mixed-precision setting `with compute: bf16`.
@@ -94,6 +96,8 @@ pub struct Release {
     pub aliases: rustc_hash::FxHashSet<ValueId>,
     /// Nodes from this one on come after it.
     pub from_node: usize,
+    /// Its body is over, and its edges are there.
+    pub ended: bool,
 }
 
 pub struct Frame {
@@ -191,7 +195,7 @@ impl Frame {
             name = format!("{}#{copies}", cell.name()).into();
         }
         self.graph.slots.push(Slot { name, ty: cell.ty.clone(), kind: cell.kind });
-        self.slots.push(SlotState { cell: Arc::clone(cell), current: None });
+        self.slots.push(SlotState { cell: Arc::clone(cell), current: None, versions: Vec::new() });
         self.slot_ids.insert(cell.id, slot);
         slot
     }
@@ -215,6 +219,7 @@ impl Frame {
     pub fn set_current(&mut self, slot: SlotId, value: ValueId) {
         if let Some(state) = self.slots.get_mut(slot.0 as usize) {
             state.current = Some(value);
+            state.versions.push(value);
         }
     }
 

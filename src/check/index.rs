@@ -107,6 +107,15 @@ impl Evaluator {
                     }
                 }
             }
+            Value::Tree(tree) => match (&tree.root, items) {
+                (Value::List(list), [IndexItem::At(at)]) => {
+                    let (index, _) = self.int_expr(cx, *at)?;
+                    let position = self.list_position(index, list.len(), span)?;
+                    let part = list.get(position).cloned().unwrap_or(Value::Unit);
+                    self.sub_tree(tree, part, span)
+                }
+                _ => Err(self.error(codes::BAD_INDEX, span, "this part of a tree of gradients has no items")),
+            },
             Value::Unknown(_) => Ok(Value::Unknown(Unknown::Any)),
             v if v.is_tensor() => self.scripted(span, |ev| ev.index_tensor(cx, &value, items, span)),
             other => {

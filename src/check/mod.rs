@@ -147,6 +147,8 @@ pub struct Evaluator {
     pub effects: bool,
     frames: Vec<Frame>,
     calls: Vec<CallSite>,
+    /// Models whose bodies are being evaluated, the innermost last.
+    building: Vec<model::Building>,
     depth: usize,
     modules: FxHashMap<Name, ModuleState>,
     /// Scopes that functions hold: their cycles are broken at the end.
@@ -158,6 +160,8 @@ pub struct Evaluator {
     declared: Option<Type>,
     /// Initialisers that were checked, by (place, type).
     checked_inits: FxHashSet<(Span, Type)>,
+    /// Types of optimizer states, by (place of the expression, type of the parameter).
+    state_types: FxHashMap<(Span, Type), Type>,
     /// How many script expressions with random numbers there were.
     random_calls: u64,
     used_sets: FxHashSet<String>,
@@ -181,12 +185,14 @@ impl Evaluator {
             effects: true,
             frames: Vec::new(),
             calls: Vec::new(),
+            building: Vec::new(),
             depth: 0,
             modules: FxHashMap::default(),
             steps: Vec::new(),
             param_dtype: None,
             declared: None,
             checked_inits: FxHashSet::default(),
+            state_types: FxHashMap::default(),
             random_calls: 0,
             used_sets: FxHashSet::default(),
             console: script::Console::default(),
@@ -200,6 +206,7 @@ impl Evaluator {
         let result = self.statements(&cx, &ast.body);
         self.frames.clear();
         self.calls.clear();
+        self.building.clear();
         self.depth = 0;
         result
     }

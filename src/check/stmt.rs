@@ -139,8 +139,6 @@ impl Evaluator {
             }
             StmtKind::Release(values) => self.release_stmt(cx, values, stmt.span),
             StmtKind::With { settings, body } => self.with_stmt(cx, settings, body, stmt.span),
-            #[allow(unreachable_patterns)]
-            _ => Err(self.error(codes::INTERNAL, stmt.span, "a statement that the evaluator does not know")),
         }
     }
 

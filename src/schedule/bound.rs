@@ -5,10 +5,15 @@ use super::{
     cut::Cutter,
     index::Index,
     profile::{Profile, profile},
+    refute::refute,
 };
 
 /// Arcs that all cuts of one bound may look at together.
 pub(super) const CUT_WORK: u64 = 60_000_000;
+
+/// The same for proofs by case distinction, and how many peaks below the best are tried.
+const REFUTE_WORK: u64 = 60_000_000;
+const BISECTIONS: usize = 4;
 
 /// No order, and no choice of overwrites, has a lower live peak.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,8 +37,36 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
         return rough(graph, &ix);
     }
     let profile = profile(&ix, &order);
-    let found = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
-    found.to_bound(&ix)
+    let mut proof = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
+    if proof.units < profile.peak {
+        tighten(&ix, &order, &mut proof);
+    }
+    proof.to_bound(&ix)
+}
+
+/// Raises a bound that is below the peak of `order`: to that peak if it can be proved optimal,
+/// otherwise as far as bisection gets.
+pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof) {
+    let profile = profile(ix, order);
+    let mut work = REFUTE_WORK;
+    let mut target = profile.peak;
+    for _ in 0..BISECTIONS {
+        let mut share = work / 2;
+        work -= share;
+        if refute(ix, order, &profile, target, &mut share) {
+            proof.raise(target);
+            if target == profile.peak {
+                return;
+            }
+        } else {
+            work += share;
+        }
+        let below = if proof.units < target { target } else { profile.peak };
+        target = proof.units + (below - proof.units + 1) / 2;
+        if target <= proof.units {
+            return;
+        }
+    }
 }
 
 /// A bound in units.

@@ -151,8 +151,7 @@ impl<'a> Cutter<'a> {
         let ix = self.ix;
         let v = op as usize;
         let consistent = self.split(op);
-        let free: Vec<u32> =
-            segment.iter().copied().filter(|&u| self.side(u) == Side::Free).collect();
+        let free: Vec<u32> = segment.iter().copied().filter(|&u| self.side(u) == Side::Free).collect();
         for (i, &u) in free.iter().enumerate() {
             self.node[u as usize] = i as u32 + 2;
         }
@@ -396,15 +395,15 @@ impl<'a> Cutter<'a> {
 impl Solved {
     /// The least units alive while the op runs if `other`, a free op, is done before it, or not.
     /// At least `enough` is as good as that.
-    pub(super) fn force(&self, other: u32, done: bool, enough: i64, work: &mut u64) -> i64 {
+    ///
+    /// Doing `other` is an arc without limit from the source to it. A flow that is maximal stays so
+    /// for the source, so it is enough to push on from `other` itself; likewise towards it.
+    pub(super) fn force(&mut self, other: u32, done: bool, enough: i64, work: &mut u64) -> i64 {
         let Some(&node) = self.node.get(&other) else { return self.units };
-        let mut network = self.network.clone();
-        *work = work.saturating_sub(network.size());
-        if done {
-            network.arc(SOURCE, node, INFINITE);
-        } else {
-            network.arc(node, SINK, INFINITE);
-        }
-        self.units + network.push(SOURCE, SINK, (enough - self.units).max(0), work).amount
+        let (from, to) = if done { (node, SINK) } else { (SOURCE, node) };
+        self.network.mark();
+        let flow = self.network.push(from, to, (enough - self.units).max(0), work);
+        self.network.undo();
+        self.units + flow.amount
     }
 }

@@ -147,18 +147,15 @@ impl<'a> Stretch<'a> {
             let at = range.position[op as usize] as usize;
             (range.start..range.end).contains(&at).then(|| 1u128 << (at - range.start))
         };
-        let preds = ops
-            .iter()
-            .map(|&op| ix.preds.get(op as usize).iter().filter_map(|&p| inside(p)).sum())
-            .collect();
+        let preds =
+            ops.iter().map(|&op| ix.preds.get(op as usize).iter().filter_map(|&p| inside(p)).sum()).collect();
         let mut readers: FxHashMap<u32, Option<u128>> = FxHashMap::default();
         for &op in ops {
             for &b in ix.reads.get(op as usize) {
                 readers.entry(b).or_insert_with(|| {
                     let users = ix.users.get(b as usize);
                     let later = users.iter().any(|&u| range.position[u as usize] as usize >= range.end);
-                    (!later && !ix.output[b as usize])
-                        .then(|| users.iter().filter_map(|&u| inside(u)).sum())
+                    (!later && !ix.output[b as usize]).then(|| users.iter().filter_map(|&u| inside(u)).sum())
                 });
             }
         }

@@ -88,6 +88,9 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
             }
         }
     }
+    if peak > proof.units && ix.exact {
+        bound::tighten(ix, &order, &mut proof);
+    }
     Chosen { order, found_by, proof }
 }
 

@@ -108,9 +108,9 @@ fn evaluate(
                 return Err(OpError::new("internal: a view without an operand"));
             };
             let dense = Layout::dense(arg.shape());
-            let layout = op
-                .view(&dense, arg.ty(), ty)
-                .ok_or_else(|| OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name())))?;
+            let layout = op.view(&dense, arg.ty(), ty).ok_or_else(|| {
+                OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name()))
+            })?;
             gather_view(arg, ty, &layout, page).map(|value| vec![value])
         }
         Alias::Fresh => run_kernel(op, args, types, page),
@@ -134,14 +134,16 @@ fn instruction(op: &Op) -> Option<Instr> {
     })
 }
 
-/// Any aligned address serves for no bytes.
-const NO_WORKSPACE: *mut u8 = std::ptr::without_provenance_mut(64);
-
 fn dense_access(ty: &Type) -> Access {
     Access { buffer: BufferId(0), ty: ty.clone(), layout: Layout::dense(ty.shape()) }
 }
 
-fn run_one(instr: Instr, args: &[Tensor], result: Option<&Type>, page: &ScalarPage) -> Result<Tensor, OpError> {
+fn run_one(
+    instr: Instr,
+    args: &[Tensor],
+    result: Option<&Type>,
+    page: &ScalarPage,
+) -> Result<Tensor, OpError> {
     let result = result.ok_or_else(|| OpError::new("internal: an op without a result"))?;
     let loads = (0..args.len() as u32).map(Instr::Load);
     let source = Elementwise {
@@ -180,7 +182,7 @@ fn gather_view(base: &Tensor, ty: &Type, layout: &Layout, page: &ScalarPage) -> 
     unsafe {
         let from = read_only(base, ty, layout);
         let to = Operand::new(value.bytes_mut().as_mut_ptr(), ty, &dense);
-        super::movement::copy(&Call::new(&[from], &[to], NO_WORKSPACE, 0, page))?;
+        super::movement::copy(&Call::new(&[from], &[to], super::NO_WORKSPACE, 0, page))?;
     }
     Ok(value)
 }

@@ -35,10 +35,7 @@ fn split(x: u64) -> [u32; 2] {
 
 impl Stream {
     pub fn new(seed: u64, key: u64, per_step: bool, step: u64) -> Self {
-        Stream {
-            key: split(mix(mix(seed) ^ key)),
-            step: split(if per_step { step } else { EVERY_STEP }),
-        }
+        Stream { key: split(mix(mix(seed) ^ key)), step: split(if per_step { step } else { EVERY_STEP }) }
     }
 
     /// Ten rounds for the groups from `first` on; word `w` of group `g` is `words[w][g]`.

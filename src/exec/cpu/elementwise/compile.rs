@@ -2,7 +2,6 @@
 
 use super::BLOCK;
 use crate::{
-    exec::cpu::strided::{Axis, Walk},
     ir::DType,
     ops::{Binary, Distribution, Number, OpError, Unary},
     plan::{Elementwise, Instr},
@@ -58,8 +57,17 @@ pub(super) enum StepOp {
     Const(Number),
     Scalar(usize),
     /// The index of an axis: (element / inner) mod size.
-    Iota { inner: usize, size: usize, start: u64, step: u64 },
-    Random { distribution: Distribution, key: u64, per_step: bool },
+    Iota {
+        inner: usize,
+        size: usize,
+        start: u64,
+        step: u64,
+    },
+    Random {
+        distribution: Distribution,
+        key: u64,
+        per_step: bool,
+    },
     Unary(Unary, Class),
     Binary(Binary, Class),
     Select,
@@ -144,13 +152,17 @@ impl Program {
 /// Merges axes that every input walks without a gap. (Outputs are dense and never in the way.)
 fn merge_axes(source: &Elementwise) -> (Vec<usize>, Vec<InputPlan>) {
     let mut sizes: Vec<usize> = Vec::new();
-    let mut inputs: Vec<InputPlan> =
-        source.inputs.iter().map(|access| InputPlan { dtype: access.ty.dtype(), strides: Vec::new() }).collect();
+    let mut inputs: Vec<InputPlan> = source
+        .inputs
+        .iter()
+        .map(|access| InputPlan { dtype: access.ty.dtype(), strides: Vec::new() })
+        .collect();
     for (axis, &size) in source.shape.iter().enumerate() {
         if size == 1 {
             continue;
         }
-        let stride = |k: usize| source.inputs.get(k).and_then(|a| a.layout.strides.get(axis)).copied().unwrap_or(0);
+        let stride =
+            |k: usize| source.inputs.get(k).and_then(|a| a.layout.strides.get(axis)).copied().unwrap_or(0);
         let merges = !sizes.is_empty()
             && inputs
                 .iter()
@@ -181,13 +193,6 @@ impl InputPlan {
     pub(super) fn is_dense(&self) -> bool {
         matches!(*self.strides, [1])
     }
-
-    /// The walk over one input.
-    pub(super) fn walk(&self, sizes: &[usize]) -> Walk<1> {
-        Walk {
-            axes: sizes.iter().zip(&self.strides).map(|(&size, &stride)| Axis { size, strides: [stride] }).collect(),
-        }
-    }
 }
 
 /// Gives registers places in the scratch memory, and places back after their last use.
@@ -204,7 +209,9 @@ struct Allocation {
 
 fn operands(instr: &Instr) -> ([u32; 3], usize) {
     match *instr {
-        Instr::Load(_) | Instr::Const(_) | Instr::Scalar(_) | Instr::Iota { .. } | Instr::Random { .. } => ([0; 3], 0),
+        Instr::Load(_) | Instr::Const(_) | Instr::Scalar(_) | Instr::Iota { .. } | Instr::Random { .. } => {
+            ([0; 3], 0)
+        }
         Instr::Unary(_, x) | Instr::Cast(x) => ([x, 0, 0], 1),
         Instr::Binary(_, a, b) => ([a, b, 0], 2),
         Instr::Select(c, a, b) => ([c, a, b], 3),
@@ -230,7 +237,13 @@ impl Allocation {
         for (reg, _) in &source.outputs {
             *last_use.get_mut(*reg as usize).ok_or_else(|| fault("stores a missing register"))? = usize::MAX;
         }
-        Ok(Allocation { last_use, places: vec![None; count], permanent: vec![false; count], free: Default::default(), end: 0 })
+        Ok(Allocation {
+            last_use,
+            places: vec![None; count],
+            permanent: vec![false; count],
+            free: Default::default(),
+            end: 0,
+        })
     }
 
     fn class_index(class: Class) -> usize {
@@ -256,7 +269,12 @@ impl Allocation {
             let (regs, used) = operands(instr);
             let mut args = [Place::Scratch(0); 3];
             for (arg, &reg) in args.iter_mut().zip(&regs).take(used) {
-                *arg = self.places.get(reg as usize).copied().flatten().ok_or_else(|| fault("lost a register"))?;
+                *arg = self
+                    .places
+                    .get(reg as usize)
+                    .copied()
+                    .flatten()
+                    .ok_or_else(|| fault("lost a register"))?;
             }
             let arg_dtype = |k: usize| {
                 regs.get(k).and_then(|&reg| source.dtypes.get(reg as usize)).copied().unwrap_or(dtype)
@@ -296,7 +314,9 @@ impl Allocation {
                     let inner = source.shape.iter().skip(axis + 1).product();
                     StepOp::Iota { inner, size, start, step }
                 }
-                Instr::Random { distribution, key, per_step } => StepOp::Random { distribution, key, per_step },
+                Instr::Random { distribution, key, per_step } => {
+                    StepOp::Random { distribution, key, per_step }
+                }
                 Instr::Unary(op, _) => {
                     let expected = match op {
                         Unary::Not | Unary::IsNan => DType::Bool,
@@ -347,7 +367,11 @@ impl Allocation {
                 *place = Some(Place::Scratch(dest));
             }
             let step = Step { op, dtype, dest, args, rounds };
-            if once { program.setup.push(step) } else { program.steps.push(step) }
+            if once {
+                program.setup.push(step)
+            } else {
+                program.steps.push(step)
+            }
             if let (true, Some(permanent)) = (once, self.permanent.get_mut(i)) {
                 *permanent = true;
             }
@@ -359,7 +383,8 @@ impl Allocation {
             if source.dtypes.get(*reg as usize) != Some(&dtype) || !access.layout.is_dense(&source.shape) {
                 return Err(fault("stores a register in an output of another form"));
             }
-            let place = self.places.get(*reg as usize).copied().flatten().ok_or_else(|| fault("lost a register"))?;
+            let place =
+                self.places.get(*reg as usize).copied().flatten().ok_or_else(|| fault("lost a register"))?;
             program.outputs.push(OutputPlan { dtype, place });
         }
         program.scratch_bytes = self.end;

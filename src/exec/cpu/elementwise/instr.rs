@@ -28,7 +28,9 @@ impl<'a> Registers<'a> {
     #[inline(always)]
     unsafe fn dest<T>(&self) -> &'a mut [T] {
         // SAFETY: `compile` gave it BLOCK elements of the scratch, apart from every operand.
-        unsafe { std::slice::from_raw_parts_mut(self.base.wrapping_add(self.step.dest).cast::<T>(), self.len) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.base.wrapping_add(self.step.dest).cast::<T>(), self.len)
+        }
     }
 
     /// # Safety
@@ -38,7 +40,9 @@ impl<'a> Registers<'a> {
         let place = self.step.args.get(k).copied().unwrap_or(Place::Scratch(0));
         // SAFETY: the operand's register is BLOCK elements of the scratch, or a dense input with
         // `len` elements from `start` on, which nobody writes before the end of the block.
-        unsafe { std::slice::from_raw_parts(address::<T>(place, self.bound, self.base, self.start), self.len) }
+        unsafe {
+            std::slice::from_raw_parts(address::<T>(place, self.bound, self.base, self.start), self.len)
+        }
     }
 
     #[inline(always)]

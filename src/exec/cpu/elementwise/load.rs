@@ -129,7 +129,14 @@ pub(super) unsafe fn store(
 }
 
 #[inline(always)]
-unsafe fn plain<T>(output: &OutputPlan, target: *mut u8, bound: &Bound<'_>, base: *mut u8, start: usize, len: usize) {
+unsafe fn plain<T>(
+    output: &OutputPlan,
+    target: *mut u8,
+    bound: &Bound<'_>,
+    base: *mut u8,
+    start: usize,
+    len: usize,
+) {
     // SAFETY: as for `store`.
     unsafe {
         let from = address::<T>(output.place, bound, base, start);

@@ -90,7 +90,9 @@ impl Program {
         let task = TASK_BLOCKS * BLOCK;
         let tasks = self.elements.div_ceil(task);
         if tasks > 1 && self.elements.saturating_mul(self.steps.len().max(1)) >= PARALLEL_WORK {
-            (0..tasks).into_par_iter().for_each(|k| bound.range(k * task, ((k + 1) * task).min(self.elements)));
+            (0..tasks)
+                .into_par_iter()
+                .for_each(|k| bound.range(k * task, ((k + 1) * task).min(self.elements)));
         } else {
             bound.range(0, self.elements);
         }

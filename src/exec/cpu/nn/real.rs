@@ -2,10 +2,13 @@
 
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
 
 use super::exp::exp_f32;
-use crate::exec::Element;
+use crate::exec::{
+    Element,
+    cpu::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16},
+};
 
 /// A type in which kernels compute: `f32` or `f64`.
 pub trait Accumulator:
@@ -30,7 +33,6 @@ pub trait Accumulator:
     fn to_f64(self) -> f64;
     fn exp(self) -> Self;
     fn ln(self) -> Self;
-    fn sqrt(self) -> Self;
 }
 
 /// A floating-point element type.
@@ -71,10 +73,6 @@ macro_rules! accumulator {
             fn ln(self) -> Self {
                 <$ty>::ln(self)
             }
-            #[inline(always)]
-            fn sqrt(self) -> Self {
-                <$ty>::sqrt(self)
-            }
         }
 
         impl Real for $ty {
@@ -104,32 +102,36 @@ accumulator!(f32, exp_f32);
 accumulator!(f64, f64::exp);
 
 macro_rules! half_type {
-    ($ty:ty) => {
+    ($ty:ty, $widen:path, $narrow:path) => {
         impl Real for $ty {
             type Acc = f32;
             const EXACT: bool = false;
 
             #[inline(always)]
             fn widen(self) -> f32 {
-                self.to_f32()
+                $widen(self.to_bits())
             }
             #[inline(always)]
             fn narrow(value: f32) -> Self {
-                <$ty>::from_f32(value)
+                <$ty>::from_bits($narrow(value))
             }
             #[inline(always)]
             fn widen_slice(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+                for (from, to) in from.iter().zip(to) {
+                    *to = from.widen();
+                }
             }
             #[inline(always)]
             fn narrow_slice(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
+                for (&from, to) in from.iter().zip(to) {
+                    *to = Self::narrow(from);
+                }
             }
         }
     };
 }
-half_type!(f16);
-half_type!(bf16);
+half_type!(f16, f16_to_f32, f32_to_f16);
+half_type!(bf16, bf16_to_f32, f32_to_bf16);
 
 /// A type of labels and row numbers.
 pub trait Index: Element {
