@@ -93,6 +93,7 @@ fn example() -> (Plan, SourceMap) {
             live_peak_bytes: 14 * MIB,
             peak_position: 0,
             lower_bound_bytes: 14 * MIB,
+            bound: Default::default(),
             found_by: "list",
         },
         instructions: vec![
