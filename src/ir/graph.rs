@@ -246,6 +246,11 @@ impl<'g> Node<'g> {
         self.args().iter().map(move |&a| graph.ty(a))
     }
 
+    /// The type of a value of the same graph.
+    pub fn graph_type(&self, value: ValueId) -> &'g Type {
+        self.graph.ty(value)
+    }
+
     pub fn origin(&self) -> OriginId {
         self.data.at.origin
     }
@@ -391,6 +396,18 @@ impl Graph {
             origins: self.origins.clone(),
             grad_calls: self.grad_calls,
             ..Graph::default()
+        }
+    }
+
+    /// Counts a node that was just appended to the regions it is in.
+    pub fn extend_regions(&mut self, node: NodeId) {
+        for region in self.region_chain(self.node(node).region()) {
+            if let Some(region) = self.regions.get_mut(region.0 as usize) {
+                if region.nodes.is_empty() {
+                    region.nodes = node.0..node.0;
+                }
+                region.nodes.end = node.0 + 1;
+            }
         }
     }
 

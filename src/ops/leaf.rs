@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Number;
-use crate::ir::{DType, SlotId, Type};
+use super::{GradNode, Gradient, Memory, Number, OpError, Operation, expect_args};
+use crate::{
+    exec::cpu::{Call, movement},
+    ir::{DType, Graph, SlotId, Type},
+};
 
 /// The step's tensor argument `index` (see [`crate::ir::Graph::inputs`]).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -79,4 +82,251 @@ pub struct Opaque {
     pub workspace: u64,
 }
 
-crate::ops::scaffold!(Input, Const, Literal, Iota, Scalar, Read, Random, Opaque);
+/// The parts that are the same for every op without operands: no gradient, no arithmetic.
+macro_rules! leaf {
+    () => {
+        fn grad(&self, _graph: &mut Graph, _at: &GradNode<'_>) -> Result<Gradient, OpError> {
+            Ok(Gradient::Zero)
+        }
+
+        fn flops(&self, _args: &[&Type], _results: &[&Type]) -> f64 {
+            0.0
+        }
+    };
+}
+
+impl Operation for Input {
+    fn name(&self) -> &'static str {
+        "input"
+    }
+
+    fn infer(&self, graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        match graph.inputs.get(self.index as usize) {
+            Some(input) => Ok(vec![input.ty.clone()]),
+            None => Err(OpError::new(format!("internal: `input` {} does not exist", self.index))),
+        }
+    }
+
+    fn attributes(&self) -> String {
+        format!("index={}", self.index)
+    }
+
+    leaf!();
+}
+
+impl Operation for Const {
+    fn name(&self) -> &'static str {
+        "const"
+    }
+
+    fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        Ok(vec![Type::scalar(self.dtype)])
+    }
+
+    fn attributes(&self) -> String {
+        format!("dtype={}, value={}", self.dtype, self.value)
+    }
+
+    leaf!();
+}
+
+impl Operation for Literal {
+    fn name(&self) -> &'static str {
+        "literal"
+    }
+
+    fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        if self.ty.bytes() != self.data.len() as u64 {
+            return Err(OpError::new(format!(
+                "internal: `literal` of {} needs {} bytes, got {}",
+                self.ty,
+                self.ty.bytes(),
+                self.data.len()
+            )));
+        }
+        Ok(vec![self.ty.clone()])
+    }
+
+    fn attributes(&self) -> String {
+        use std::fmt::Write;
+        let mut text = format!("type={}, data=0x", self.ty);
+        for byte in self.data.iter() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    fn cpu(&self, call: &Call<'_>) -> Result<(), OpError> {
+        movement::fill_bytes(call, &self.data)
+    }
+
+    leaf!();
+}
+
+impl Operation for Iota {
+    fn name(&self) -> &'static str {
+        "iota"
+    }
+
+    fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        let Some(&size) = self.ty.shape().get(self.axis) else {
+            return Err(OpError::new(format!(
+                "`iota` along axis {} of {}: no such axis",
+                self.axis, self.ty
+            )));
+        };
+        let largest = match self.ty.dtype() {
+            DType::Bool => 1,
+            DType::U8 => u8::MAX as u64,
+            DType::I32 => i32::MAX as u64,
+            _ => i64::MAX as u64,
+        };
+        if size > 0 && (size - 1) as u64 > largest {
+            return Err(OpError::new(format!(
+                "`iota` of {} counts beyond the largest {}",
+                self.ty,
+                self.ty.dtype()
+            )));
+        }
+        Ok(vec![self.ty.clone()])
+    }
+
+    fn attributes(&self) -> String {
+        format!("type={}, axis={}", self.ty, self.axis)
+    }
+
+    leaf!();
+}
+
+impl Operation for Scalar {
+    fn name(&self) -> &'static str {
+        "scalar"
+    }
+
+    fn infer(&self, graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        if self.index as usize >= graph.scalars.len() {
+            return Err(OpError::new(format!("internal: `scalar` {} does not exist", self.index)));
+        }
+        Ok(vec![Type::scalar(self.dtype)])
+    }
+
+    fn attributes(&self) -> String {
+        format!("index={}, dtype={}", self.index, self.dtype)
+    }
+
+    leaf!();
+}
+
+impl Operation for Read {
+    fn name(&self) -> &'static str {
+        "read"
+    }
+
+    fn infer(&self, graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        match graph.slots.get(self.slot.0 as usize) {
+            Some(slot) => Ok(vec![slot.ty.clone()]),
+            None => {
+                Err(OpError::new(format!("internal: `read` of slot {} that does not exist", self.slot.0)))
+            }
+        }
+    }
+
+    fn attributes(&self) -> String {
+        format!("slot={}", self.slot.0)
+    }
+
+    leaf!();
+}
+
+impl Distribution {
+    /// As in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Distribution::Uniform => "uniform",
+            Distribution::Normal => "normal",
+            Distribution::Bits => "bits",
+        }
+    }
+}
+
+impl Operation for Random {
+    fn name(&self) -> &'static str {
+        "random"
+    }
+
+    fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [] = expect_args(self.name(), args)?;
+        let bits = self.distribution == Distribution::Bits;
+        if self.ty.dtype().is_float() == bits {
+            return Err(OpError::new(format!(
+                "`random` makes {} values as {}, got {}",
+                self.distribution.name(),
+                if bits { "whole numbers" } else { "floating-point numbers" },
+                self.ty
+            )));
+        }
+        Ok(vec![self.ty.clone()])
+    }
+
+    fn attributes(&self) -> String {
+        format!(
+            "type={}, distribution={}, key=0x{:016x}, per_step={}",
+            self.ty,
+            self.distribution.name(),
+            self.key,
+            self.per_step
+        )
+    }
+
+    leaf!();
+}
+
+impl Operation for Opaque {
+    fn name(&self) -> &'static str {
+        "opaque"
+    }
+
+    fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        for &(result, operand) in &self.overwrites {
+            if result >= self.results.len() || operand >= args.len() {
+                return Err(OpError::new(format!(
+                    "`opaque` {:?} has {} operands and {} results, so result {result} cannot overwrite operand {operand}",
+                    self.name,
+                    args.len(),
+                    self.results.len()
+                )));
+            }
+        }
+        Ok(self.results.clone())
+    }
+
+    fn grad(&self, _graph: &mut Graph, _at: &GradNode<'_>) -> Result<Gradient, OpError> {
+        Err(OpError::new(format!("`opaque` {:?} has no gradient", self.name)))
+    }
+
+    fn memory(&self) -> Memory {
+        Memory { overwrites: self.overwrites.clone(), ..Memory::FRESH }
+    }
+
+    fn workspace(&self, _args: &[&Type], _results: &[&Type]) -> u64 {
+        self.workspace
+    }
+
+    fn attributes(&self) -> String {
+        let results: Vec<String> = self.results.iter().map(Type::to_string).collect();
+        format!(
+            "name={:?}, results=[{}], overwrites={:?}, workspace={}",
+            self.name,
+            results.join(", "),
+            self.overwrites,
+            self.workspace
+        )
+    }
+}

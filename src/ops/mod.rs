@@ -35,6 +35,7 @@ mod norm;
 mod pool;
 mod reduce;
 mod softmax;
+mod stop_grad;
 mod view;
 
 pub use attention::{Attention, AttentionGrad};
@@ -50,6 +51,7 @@ pub use norm::{BatchNorm, BatchNormGrad, LayerNorm, LayerNormGrad, RmsNorm, RmsN
 pub use pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGather, MaxPool2dGrad, PoolShape};
 pub use reduce::{ArgReduce, Reduce, ReduceKind};
 pub use softmax::{LogSoftmax, Softmax, SoftmaxGrad};
+pub use stop_grad::StopGrad;
 pub use view::{Broadcast, Concat, Copy, Layout, Pad, Reshape, Slice, SliceRange, Transpose};
 
 /// Why an op cannot be applied to its operands. The message names the op and every shape, and
@@ -242,7 +244,7 @@ ops! {
     // Element by element.
     Unary, Binary, Select, Cast,
     // Views and movement.
-    Reshape, Transpose, Broadcast, Slice, Copy, Concat, Pad, Gather, ScatterAdd,
+    Reshape, Transpose, Broadcast, Slice, Copy, Concat, Pad, Gather, ScatterAdd, StopGrad,
     // Sums and products.
     Reduce, ArgReduce, MatMul,
     // Networks.
@@ -287,6 +289,24 @@ impl Number {
         match self {
             Number::Float(bits) => f64::from_bits(bits) as i64,
             Number::Int(value) => value,
+        }
+    }
+}
+
+/// As in the text form: floats always with a point, an exponent or as `inf`, `NaN`; a NaN with other
+/// bits than the usual ones as `NaN(0x…)`.
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Number::Int(value) => write!(f, "{value}"),
+            Number::Float(bits) => {
+                let value = f64::from_bits(bits);
+                if value.is_nan() && bits != f64::NAN.to_bits() {
+                    write!(f, "NaN(0x{bits:016x})")
+                } else {
+                    write!(f, "{value:?}")
+                }
+            }
         }
     }
 }

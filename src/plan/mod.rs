@@ -8,7 +8,7 @@ pub use kernel::{Access, Elementwise, Instr, Kernel, Reg};
 
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
-    schedule::{BufferId, OpId, ScheduleGraph},
+    schedule::{Bound, BufferId, OpId, ScheduleGraph},
 };
 
 /// What every buffer takes at least, in bytes, on every device.
@@ -107,6 +107,8 @@ pub struct Schedule {
     pub peak_position: usize,
     /// No order and no choice of overwrites has a lower `live_peak_bytes`.
     pub lower_bound_bytes: u64,
+    /// What proves that.
+    pub bound: Bound,
     /// The heuristic that won: `source`, `list`, `lpmf`, `dfs`, …
     pub found_by: &'static str,
 }

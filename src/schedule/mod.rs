@@ -1,5 +1,83 @@
 //! From the schedule graph to an execution order and a place for every buffer.
+//!
+//! `index` checks every id of a graph once; the passes behind it index its arrays by them.
+#![allow(clippy::indexing_slicing)]
 
+mod bound;
+mod cut;
+mod depth;
+mod exact;
+mod flow;
 mod graph;
+mod greedy;
+mod improve;
+mod index;
+pub mod pack;
+mod place;
+mod profile;
+mod search;
 
+use std::time::Duration;
+
+pub use bound::{Bound, lower_bound};
 pub use graph::{Buffer, BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
+pub use place::{Places, place};
+pub use profile::instructions;
+
+use crate::plan::Schedule;
+use index::Index;
+
+/// Which order to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OrderKind {
+    /// The lowest peak that the heuristics and the search find.
+    #[default]
+    Best,
+    /// As written.
+    Source,
+    /// Greedy by bytes freed less bytes defined.
+    List,
+    /// Least peak memory first.
+    Lpmf,
+    /// Operands right before their user.
+    Dfs,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    pub order: OrderKind,
+    /// Upper limit on the time for search, on top of the heuristics. The search also has limits on
+    /// its iterations, which are reached first: results do not depend on the machine's speed unless
+    /// this one ends it.
+    pub time_limit: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { order: OrderKind::Best, time_limit: Duration::from_secs(10) }
+    }
+}
+
+/// Plans a graph: order, overwrites, offsets, and the bound on every other plan.
+pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
+    let ix = Index::new(graph);
+    let chosen = search::choose(&ix, options);
+    let order = chosen.order;
+    let bound = if ix.exact { chosen.proof.to_bound(&ix) } else { bound::rough(graph, &ix) };
+    let overwrites = profile::overwrites(&ix, &order);
+    let pack_options = pack::PackOptions { time_limit: options.time_limit, ..Default::default() };
+    let places = place::place_indexed(graph, &ix, &order, &overwrites, &pack_options);
+    let (live_peak_bytes, peak_position) = profile::exact_peak(graph, &ix, &order);
+    Schedule {
+        order: order.into_iter().map(OpId).collect(),
+        overwrites,
+        offsets: places.offsets,
+        workspace_offsets: places.workspace_offsets,
+        arena_bytes: places.arena_bytes,
+        live_peak_bytes,
+        peak_position,
+        lower_bound_bytes: bound.bytes,
+        bound,
+        found_by: chosen.found_by,
+    }
+}

@@ -43,6 +43,16 @@ impl<'a> Operand<'a> {
         Operand { base, ty, layout, _memory: PhantomData }
     }
 
+    /// Address of the buffer, in bytes; the layout's offset is not added.
+    pub(crate) fn buffer(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Address of the first element, in bytes.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.base.wrapping_add(self.layout.offset * self.ty.dtype().size())
+    }
+
     /// Address of the first element.
     pub fn as_ptr<T: Element>(&self) -> *mut T {
         debug_assert_eq!(T::DTYPE, self.ty.dtype());

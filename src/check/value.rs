@@ -1,0 +1,513 @@
+//! The values of the language. Cloning one is cheap: what is large is shared.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use rustc_hash::FxHashMap;
+
+use super::{language::Builtin, scope::Scope, tensor};
+use crate::{
+    exec::Tensor,
+    ir::{DType, SlotKind, Type, ValueId},
+    script::{batches, text::Vocabulary},
+    source::Span,
+    syntax::ast::{Ast, ExprId, FnDecl, ModelDecl, Name, OptimizerDecl},
+};
+
+/// A number that is the same for no two things made in this process.
+pub fn fresh_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every holder leaves the value whole: single assignments and map inserts.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Where code stands: its tree and the scope in which its names are looked up.
+#[derive(Clone)]
+pub struct Cx {
+    pub ast: Arc<Ast>,
+    pub scope: Arc<Scope>,
+}
+
+impl Cx {
+    pub fn in_scope(&self, scope: Arc<Scope>) -> Cx {
+        Cx { ast: Arc::clone(&self.ast), scope }
+    }
+}
+
+/// A value that depends on data, in mode Check. Numbers carry a sample, which stands for them where
+/// a size is needed; conditions on them are followed both ways.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Unknown {
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Str,
+    Any,
+}
+
+#[derive(Clone)]
+pub enum Value {
+    Unit,
+    /// Bound by a statement that failed; the failure is already reported.
+    Poison,
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Str(Arc<str>),
+    Unknown(Unknown),
+    List(Arc<Vec<Value>>),
+    Tuple(Arc<Vec<Value>>),
+    Range(Range),
+    Record(Arc<Record>),
+    DType(DType),
+    /// A value of the graph that is being built.
+    Tensor(GraphTensor),
+    /// A tensor of the script.
+    Stored(Arc<Stored>),
+    /// A parameter or state of a model.
+    Param(Arc<Cell>),
+    Module(Arc<Module>),
+    Function(Arc<Function>),
+    Builtin(&'static Builtin),
+    TensorFunction(&'static tensor::Function),
+    ModelDef(Arc<ModelDef>),
+    Model(Arc<Model>),
+    OptimizerDef(Arc<OptimizerDef>),
+    Optimizer(Arc<Optimizer>),
+    Step(Arc<Step>),
+    /// Gradients in the shape of a model's parameters.
+    Tree(Arc<Tree>),
+    Stream(Arc<Stream>),
+    /// The characters of a text and their numbers, with `encode` and `decode`.
+    Vocabulary(Arc<Vocabulary>),
+    /// A method of a native value, with the value.
+    Method(Arc<Method>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    pub low: i64,
+    pub high: i64,
+    pub step: i64,
+    /// False in mode Check where a bound is only a sample.
+    pub known: bool,
+}
+
+impl Range {
+    /// How many numbers it holds; `step` is not 0.
+    pub fn len(&self) -> u64 {
+        let (span, step) = (i128::from(self.high) - i128::from(self.low), i128::from(self.step));
+        let count = if step > 0 { (span + step - 1).div_euclid(step) } else { (span + step + 1) / step.min(-1) };
+        u64::try_from(count.max(0)).unwrap_or(u64::MAX)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn get(&self, index: u64) -> Option<i64> {
+        if index >= self.len() {
+            return None;
+        }
+        i64::try_from(i128::from(self.low) + i128::from(self.step) * i128::from(index)).ok()
+    }
+}
+
+/// Named values: what `data.load` gives for a file with several tensors.
+pub struct Record {
+    pub what: &'static str,
+    pub fields: Vec<(Name, Value)>,
+}
+
+impl Record {
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.fields.iter().find(|(n, _)| &**n == name).map(|(_, v)| v)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GraphTensor {
+    /// The frame whose graph holds it.
+    pub frame: u64,
+    pub value: ValueId,
+    /// A run-time scalar: it takes the dtype of the tensor that it meets.
+    pub weak: bool,
+}
+
+/// A tensor in host memory; in mode Check only its type is known.
+pub struct Stored {
+    pub id: u64,
+    pub ty: Type,
+    pub data: Option<Tensor>,
+}
+
+impl Stored {
+    pub fn new(ty: Type, data: Option<Tensor>) -> Arc<Stored> {
+        Arc::new(Stored { id: fresh_id(), ty, data })
+    }
+}
+
+/// How a persistent tensor gets its first value.
+pub enum Init {
+    /// The expression after `=`, in the scope of the model; its result is broadcast to the type.
+    Expr { cx: Cx, expr: ExprId },
+    Zeros,
+    /// The state of an optimizer: the expression sees the parameter as `p`.
+    OptimizerState { cx: Cx, expr: ExprId, param: Arc<Cell> },
+}
+
+/// A persistent tensor: a parameter, the state of a model, the state of an optimizer.
+pub struct Cell {
+    pub id: u64,
+    pub ty: Type,
+    pub kind: SlotKind,
+    /// Where it was declared.
+    pub span: Span,
+    pub init: Init,
+    name: Mutex<Option<Arc<str>>>,
+    /// What it is called where no variable holds its model: the declared name.
+    pub short_name: Name,
+    data: Mutex<Option<Tensor>>,
+}
+
+impl Cell {
+    pub fn new(short_name: Name, ty: Type, kind: SlotKind, span: Span, init: Init) -> Arc<Cell> {
+        Arc::new(Cell {
+            id: fresh_id(),
+            ty,
+            kind,
+            span,
+            init,
+            name: Mutex::new(None),
+            short_name,
+            data: Mutex::new(None),
+        })
+    }
+
+    /// The dotted name.
+    pub fn name(&self) -> Arc<str> {
+        lock(&self.name).clone().unwrap_or_else(|| Arc::clone(&self.short_name))
+    }
+
+    /// Gives the cell its name, unless it has one.
+    pub fn name_once(&self, name: &str) {
+        lock(&self.name).get_or_insert_with(|| name.into());
+    }
+
+    pub fn is_named(&self) -> bool {
+        lock(&self.name).is_some()
+    }
+
+    pub fn data(&self) -> Option<Tensor> {
+        lock(&self.data).clone()
+    }
+
+    pub fn has_data(&self) -> bool {
+        lock(&self.data).is_some()
+    }
+
+    pub fn set_data(&self, tensor: Tensor) {
+        *lock(&self.data) = Some(tensor);
+    }
+
+    /// Takes the tensor out, so that a step can change it without a copy.
+    pub fn take_data(&self) -> Option<Tensor> {
+        lock(&self.data).take()
+    }
+
+    pub fn is_trainable(&self) -> bool {
+        self.kind == SlotKind::Param { trainable: true }
+    }
+}
+
+pub struct Module {
+    pub name: Name,
+    pub scope: Arc<Scope>,
+    /// Native members, looked up after the module's own.
+    pub builtins: &'static [Builtin],
+}
+
+/// A function of the user or the library, with the scope it was declared in.
+pub struct Function {
+    pub id: u64,
+    pub decl: Arc<FnDecl>,
+    pub cx: Cx,
+    /// `Linear` for `Linear.forward`.
+    pub owner: Option<Name>,
+}
+
+impl Function {
+    /// As in messages: `nn.Linear.forward`, `f`.
+    pub fn title(&self) -> String {
+        match &self.owner {
+            Some(owner) => format!("{owner}.{}", self.decl.name.name),
+            None => self.decl.name.name.to_string(),
+        }
+    }
+}
+
+pub struct ModelDef {
+    pub id: u64,
+    pub decl: Arc<ModelDecl>,
+    pub cx: Cx,
+}
+
+/// An instance of a model. Two instances never share parameters; calling one twice does.
+pub struct Model {
+    pub id: u64,
+    pub def: Arc<ModelDef>,
+    /// Hyper-parameters, parameters, state, sub-models and methods.
+    pub scope: Arc<Scope>,
+    /// The names of fields in the order of their declaration.
+    pub order: Mutex<Vec<Name>>,
+    name: Mutex<Option<Arc<str>>>,
+}
+
+impl Model {
+    pub fn new(def: Arc<ModelDef>, scope: Arc<Scope>) -> Arc<Model> {
+        Arc::new(Model { id: fresh_id(), def, scope, order: Mutex::default(), name: Mutex::default() })
+    }
+
+    pub fn name(&self) -> Option<Arc<str>> {
+        lock(&self.name).clone()
+    }
+
+    /// The variable it is bound to, or what it is.
+    pub fn title(&self) -> Arc<str> {
+        self.name().unwrap_or_else(|| Arc::clone(&self.def.decl.name.name))
+    }
+
+    /// Names the instance and everything in it, unless it has a name.
+    pub fn name_once(&self, name: &str) {
+        {
+            let mut own = lock(&self.name);
+            if own.is_some() {
+                return;
+            }
+            *own = Some(name.into());
+        }
+        for (field, value) in self.fields() {
+            name_value(&value, &format!("{name}.{field}"));
+        }
+    }
+
+    /// Parameters, state and sub-models, in the order of their declaration.
+    pub fn fields(&self) -> Vec<(Name, Value)> {
+        let order = lock(&self.order).clone();
+        order
+            .into_iter()
+            .filter_map(|name| {
+                let value = self.scope.get(&name)?.value;
+                Some((name, value))
+            })
+            .collect()
+    }
+}
+
+/// Names the models and parameters in a value after the variable that holds it.
+pub fn name_value(value: &Value, name: &str) {
+    match value {
+        Value::Model(model) => model.name_once(name),
+        Value::Param(cell) => cell.name_once(name),
+        Value::Optimizer(optimizer) => optimizer.name_once(name),
+        Value::List(items) | Value::Tuple(items) => {
+            for (i, item) in items.iter().enumerate() {
+                if matches!(
+                    item,
+                    Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_) | Value::Optimizer(_)
+                ) {
+                    name_value(item, &format!("{name}.{i}"));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The parameters and states in a value, in the order of their declaration, each once.
+pub fn cells_of(value: &Value) -> Vec<Arc<Cell>> {
+    fn visit(value: &Value, seen: &mut rustc_hash::FxHashSet<u64>, into: &mut Vec<Arc<Cell>>) {
+        match value {
+            Value::Param(cell) if seen.insert(cell.id) => into.push(Arc::clone(cell)),
+            Value::Model(model) if seen.insert(model.id) => {
+                for (_, field) in model.fields() {
+                    visit(&field, seen, into);
+                }
+            }
+            Value::List(items) | Value::Tuple(items) => items.iter().for_each(|v| visit(v, seen, into)),
+            _ => {}
+        }
+    }
+    let mut cells = Vec::new();
+    visit(value, &mut Default::default(), &mut cells);
+    cells
+}
+
+pub struct OptimizerDef {
+    pub id: u64,
+    pub decl: Arc<OptimizerDecl>,
+    pub cx: Cx,
+}
+
+/// An optimizer with its hyper-parameters and the state that it keeps for each parameter.
+pub struct Optimizer {
+    pub id: u64,
+    pub def: Arc<OptimizerDef>,
+    /// One per declared parameter, in order. A run-time scalar is a number or a function of `t`.
+    pub hyper: Mutex<Vec<Value>>,
+    name: Mutex<Option<Arc<str>>>,
+    /// By (parameter, name of the state).
+    pub states: Mutex<FxHashMap<(u64, Name), Arc<Cell>>>,
+    /// The states in the order they were made, for saving.
+    pub state_order: Mutex<Vec<Arc<Cell>>>,
+    /// How many updates it has made.
+    pub count: AtomicU64,
+}
+
+impl Optimizer {
+    pub fn new(def: Arc<OptimizerDef>, hyper: Vec<Value>) -> Arc<Optimizer> {
+        Arc::new(Optimizer {
+            id: fresh_id(),
+            def,
+            hyper: Mutex::new(hyper),
+            name: Mutex::default(),
+            states: Mutex::default(),
+            state_order: Mutex::default(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    pub fn name(&self) -> Arc<str> {
+        lock(&self.name).clone().unwrap_or_else(|| Arc::clone(&self.def.decl.name.name))
+    }
+
+    pub fn name_once(&self, name: &str) {
+        lock(&self.name).get_or_insert_with(|| name.into());
+    }
+}
+
+/// A declared step, with what was compiled of it.
+pub struct Step {
+    pub id: u64,
+    pub decl: Arc<FnDecl>,
+    pub cx: Cx,
+    pub compiled: Mutex<Vec<Arc<super::step::Compiled>>>,
+    /// Optimizers written inside the step, by the place of their call: they keep their state when
+    /// the step is compiled again for other shapes.
+    pub optimizers: Mutex<FxHashMap<(Span, u64), Arc<Optimizer>>>,
+    /// How often it has run.
+    pub runs: AtomicU64,
+}
+
+impl Step {
+    pub fn name(&self) -> &Name {
+        &self.decl.name.name
+    }
+}
+
+/// One gradient per parameter of `root`; `None` where the loss does not depend on it.
+pub struct Tree {
+    /// A model, a parameter, or a list of such.
+    pub root: Value,
+    pub entries: Vec<(Arc<Cell>, Option<Value>)>,
+}
+
+/// A sequence of tensors read from data, for `for` loops.
+pub struct Stream {
+    pub kind: StreamKind,
+    /// How many items an iteration gives; `None` in mode Check where only headers are known.
+    pub len: Option<usize>,
+}
+
+pub enum StreamKind {
+    /// Rows of tensors with one leading size, in groups.
+    Batches { tensors: Vec<Arc<Stored>>, config: batches::Config },
+    /// Pairs (ids[batch, length], the same one further on) from a row of numbers.
+    Windows { ids: Arc<Stored>, length: usize, batch: usize, seed: u64, start: u64 },
+    /// Another sequence, with a progress bar.
+    Progress { items: Value, label: Arc<str> },
+    /// Parts of graph values along axis 0, with a barrier between the iterations.
+    Microbatches { items: Value, parts: usize },
+}
+
+pub struct Method {
+    pub receiver: Value,
+    pub builtin: &'static Builtin,
+}
+
+
+impl Value {
+    pub fn str(text: impl AsRef<str>) -> Value {
+        Value::Str(text.as_ref().into())
+    }
+
+    pub fn list(items: Vec<Value>) -> Value {
+        Value::List(Arc::new(items))
+    }
+
+    pub fn tuple(items: Vec<Value>) -> Value {
+        Value::Tuple(Arc::new(items))
+    }
+
+    /// Whether tensor operations apply to it.
+    pub fn is_tensor(&self) -> bool {
+        matches!(self, Value::Tensor(_) | Value::Stored(_) | Value::Param(_))
+    }
+
+    /// What it is, for messages: "a list", "a model `Linear`".
+    pub fn kind(&self) -> String {
+        match self {
+            Value::Unit => "nothing".into(),
+            Value::Poison => "a value that could not be computed".into(),
+            Value::Int(_) | Value::Unknown(Unknown::Int(_)) => "a whole number".into(),
+            Value::Float(_) | Value::Unknown(Unknown::Float(_)) => "a number".into(),
+            Value::Bool(_) | Value::Unknown(Unknown::Bool(_)) => "a bool".into(),
+            Value::Str(_) | Value::Unknown(Unknown::Str) => "a string".into(),
+            Value::Unknown(Unknown::Any) => "a value known only at run time".into(),
+            Value::List(_) => "a list".into(),
+            Value::Tuple(items) if items.is_empty() => "nothing".into(),
+            Value::Tuple(_) => "a tuple".into(),
+            Value::Range(_) => "a range".into(),
+            Value::Record(record) => record.what.into(),
+            Value::DType(dtype) => format!("the dtype `{dtype}`"),
+            Value::Tensor(_) => "a tensor".into(),
+            Value::Stored(stored) => format!("a tensor {}", stored.ty),
+            Value::Param(cell) => format!("a parameter {}", cell.ty),
+            Value::Module(module) => format!("the module `{}`", module.name),
+            Value::Function(function) => format!("the function `{}`", function.title()),
+            Value::Builtin(builtin) => format!("the function `{}`", builtin.name),
+            Value::TensorFunction(function) => format!("the function `{}`", function.name),
+            Value::ModelDef(def) => format!("the model `{}`", def.decl.name.name),
+            Value::Model(model) => format!("a model `{}`", model.def.decl.name.name),
+            Value::OptimizerDef(def) => format!("the optimizer `{}`", def.decl.name.name),
+            Value::Optimizer(optimizer) => format!("an optimizer `{}`", optimizer.def.decl.name.name),
+            Value::Step(step) => format!("the step `{}`", step.name()),
+            Value::Tree(_) => "a tree of gradients".into(),
+            Value::Stream(_) => "a sequence of batches".into(),
+            Value::Vocabulary(_) => "a vocabulary".into(),
+            Value::Method(method) => format!("the function `{}`", method.builtin.name),
+        }
+    }
+}
+
+impl fmt::Debug for Value {
+    /// Functions hold the scope that holds them, so nothing is walked here.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Int(value) => write!(f, "{value}"),
+            Value::Float(value) => write!(f, "{value:?}"),
+            Value::Bool(value) => write!(f, "{value}"),
+            Value::Str(text) => write!(f, "{text:?}"),
+            other => f.write_str(&other.kind()),
+        }
+    }
+}

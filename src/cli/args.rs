@@ -1,0 +1,225 @@
+//! The arguments of the command, as clap reads them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::report::{ColorChoice, Format};
+
+/// A language for neural-network training graphs: plans the memory of a step before it runs, and
+/// proves how close to the least the plan is.
+///
+/// Without a command, opens an interactive session.
+#[derive(Debug, Parser)]
+#[command(name = "tg", version, after_help = AFTER_HELP)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// When to use colours.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub color: Color,
+    /// Draw with ASCII characters only.
+    #[arg(long, global = true)]
+    pub ascii: bool,
+}
+
+const AFTER_HELP: &str = "A FILE of `-` is standard input.
+Exit codes: 0 success, 1 errors in the program or its files, 2 wrong usage, 130 stopped by Ctrl-C.";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program.
+    Run(Run),
+    /// Report what is wrong with programs, without running them.
+    Check(Check),
+    /// Show the memory of each step: the peak, its bound, what is alive and what keeps it.
+    Plan(Plan),
+    /// Print the intermediate representation of the steps.
+    Ir(Ir),
+    /// Explain a diagnostic, or list all.
+    Explain(Explain),
+    /// Open an interactive session.
+    Repl(Repl),
+    /// List the devices that programs can run on.
+    Devices,
+}
+
+/// What decides how a program is compiled.
+#[derive(Debug, Args)]
+pub struct Compile {
+    /// Replace the value of a `const`, or the default of a size in a step's shapes. May be repeated.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub sets: Vec<String>,
+    /// The seed of all random numbers.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The program.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub compile: Compile,
+    /// Continue from what the program saved last.
+    #[arg(long)]
+    pub resume: bool,
+    /// Where to run.
+    #[arg(long, value_enum, default_value_t)]
+    pub device: DeviceName,
+}
+
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The programs.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub compile: Compile,
+    /// How diagnostics are written.
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub message_format: MessageFormat,
+    /// Leave out fixes that would have to be planned again.
+    #[arg(long)]
+    pub no_fixes: bool,
+    /// Fail on these, too.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub deny: Option<Deny>,
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The program.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub compile: Compile,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Only this step.
+    #[arg(long, value_name = "NAME")]
+    pub step: Option<String>,
+    /// Which order to plan.
+    #[arg(long, value_enum, default_value_t)]
+    pub order: Order,
+}
+
+#[derive(Debug, Args)]
+pub struct Ir {
+    /// The program.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub compile: Compile,
+    /// Only this step.
+    #[arg(long, value_name = "NAME")]
+    pub step: Option<String>,
+    /// After which phase.
+    #[arg(long, value_enum, default_value_t, value_name = "PHASE")]
+    pub after: Phase,
+}
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// A code such as TG0201.
+    pub code: Option<String>,
+}
+
+#[derive(Debug, Args, Default)]
+pub struct Repl {
+    /// Run this program first.
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless `NO_COLOR` is set.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl From<Color> for ColorChoice {
+    fn from(color: Color) -> ColorChoice {
+        match color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum MessageFormat {
+    /// With source lines.
+    #[default]
+    Human,
+    /// One line each.
+    Short,
+    /// One JSON object a line.
+    Json,
+}
+
+impl From<MessageFormat> for Format {
+    fn from(format: MessageFormat) -> Format {
+        match format {
+            MessageFormat::Human => Format::Human,
+            MessageFormat::Short => Format::Short,
+            MessageFormat::Json => Format::Json,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Deny {
+    Warnings,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum DeviceName {
+    #[default]
+    Cpu,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// The best that any heuristic finds, improved.
+    #[default]
+    Best,
+    /// As written.
+    Source,
+    /// Greedy by freed minus defined bytes.
+    List,
+    /// The linear-time priority variant of it.
+    Lpmf,
+    /// Depth first.
+    Dfs,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// As the program states it, with gradients.
+    #[default]
+    Elaborate,
+    /// As it is planned: regions lowered, simplified, layouts decided.
+    Lower,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn later_commands_are_not_offered() {
+        for name in ["fix", "fmt", "lsp", "pack", "bench", "doc", "hlo"] {
+            assert!(Cli::try_parse_from(["tg", name, "x"]).is_err());
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The command `tg`: a thin user of the library.
+//!
+//! Exit codes: 0 success; 1 errors in the program, or in a file that it or the command names (one
+//! that does not exist included); 2 wrong usage; 130 stopped by Ctrl-C. A reader that closes the
+//! pipe early changes none of these.
+
+mod args;
+mod devices;
+mod explain;
+mod interrupt;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use output::Output;
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Success,
+    Errors,
+    Interrupted,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(match exit {
+            Exit::Success => 0,
+            Exit::Errors => 1,
+            Exit::Interrupted => interrupt::EXIT_CODE,
+        })
+    }
+}
+
+/// Runs the command that the process was started as.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // clap writes usage errors to standard error and help to standard output; either may be
+        // closed.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let mut output = Output::new(&cli);
+    interrupt::install();
+    let exit = match &cli.command {
+        Some(Command::Explain(args)) => explain::run(args, &mut output),
+        Some(Command::Devices) => devices::run(&mut output),
+        _ => Exit::Success,
+    };
+    if output.failed() { Exit::Errors.into() } else { exit.into() }
+}

@@ -1,0 +1,73 @@
+//! The codes of all diagnostics, one line each. `tg explain` shows the titles.
+
+use crate::diagnostic::Code;
+
+macro_rules! codes {
+    ($($(#[$group:meta])* $name:ident = $code:literal, $title:literal;)*) => {
+        $(#[doc = $title] pub const $name: Code = Code($code);)*
+
+        /// Every code with its title, ascending.
+        pub const ALL: &[(Code, &str)] = &[$(($name, $title)),*];
+    };
+}
+
+codes! {
+    // Names.
+    UNKNOWN_NAME = "TG0201", "a name that nothing in scope defines";
+    UNKNOWN_FIELD = "TG0202", "a field or method that the value does not have";
+    UNKNOWN_MODULE = "TG0203", "a module that neither the library nor the script's folder has";
+    REBINDS_OUTER = "TG0204", "a function, region or step assigns to a name outside of it";
+    USE_CYCLE = "TG0205", "modules that use each other";
+    RELEASED = "TG0206", "a value is used or held after its `release`";
+    DUPLICATE_NAME = "TG0207", "a parameter or field is declared twice";
+
+    // Types and values.
+    TYPE_MISMATCH = "TG0210", "a value of the wrong type";
+    NOT_CALLABLE = "TG0211", "a value that cannot be called";
+    ARGUMENTS = "TG0212", "arguments that do not fit the parameters";
+    BAD_OPERANDS = "TG0213", "an operator applied to values it is not defined for";
+    NOT_CONSTANT = "TG0214", "a value that must be known when the graph is built";
+    BAD_INDEX = "TG0215", "an index or slice outside of its list, or of the wrong type";
+    NUMBER_RANGE = "TG0216", "arithmetic on whole numbers that overflows or divides by zero";
+    DIVISION_OF_INTS = "TG0217", "`/` between whole numbers";
+    BAD_FORMAT = "TG0218", "a format that does not fit the value";
+    UNPACK = "TG0219", "a number of names that differs from the number of values";
+
+    // Shapes and dtypes.
+    SHAPE_MISMATCH = "TG0220", "a shape or dtype that differs from the declared one";
+    TENSOR_OP = "TG0221", "a tensor operation that its operands do not allow";
+    DTYPE_MIX = "TG0222", "tensors of different dtypes in one operation";
+    UNKNOWN_DIMENSION = "TG0223", "a size that cannot be worked out";
+
+    // Graph code.
+    NOT_IN_GRAPH = "TG0230", "a statement or function that graph code does not allow";
+    ONLY_IN_STEP = "TG0231", "a statement that only a step may hold";
+    GRADIENT = "TG0232", "a gradient that cannot be taken";
+    BAD_OPTION = "TG0233", "an option that is not known, or a value that it does not take";
+    TOO_DEEP = "TG0234", "calls or expressions nested too deep";
+    LIMIT = "TG0235", "a limit of the engine is reached";
+    OPTIMIZER = "TG0236", "an optimizer used in a way it is not made for";
+    MODEL = "TG0237", "a model used in a way it is not made for";
+    NOT_CHECKED_YET = "TG0238", "a contract that this version parses but does not check";
+    BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
+
+    // Memory.
+    OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
+    NO_GRADIENT = "TG0341", "parameters that get no gradient";
+
+    // Run time.
+    ASSERTION = "TG0401", "an assertion that does not hold";
+    RUN_FAILED = "TG0402", "an operation that failed while it ran";
+    FILE = "TG0403", "a file that cannot be read or written";
+    FILE_CONTENT = "TG0404", "a file whose content does not fit";
+    CANCELLED = "TG0405", "a run that was stopped";
+    RAISED = "TG0406", "an error that the script raised";
+
+    // Faults of `tg`.
+    INTERNAL = "TG0901", "a fault of `tg` itself";
+}
+
+/// The title of a code.
+pub fn title(code: Code) -> Option<&'static str> {
+    ALL.iter().find(|(c, _)| *c == code).map(|(_, title)| *title)
+}

@@ -1,0 +1,213 @@
+//! The plain reference interpreter: node by node in source order, every value a tensor of its own.
+//! It is the yardstick for planned execution and for gradients.
+
+use super::{Call, Operand, ScalarPage, elementwise::Program};
+use crate::{
+    exec::Tensor,
+    ir::{Graph, Node, NodeId, Type},
+    ops::{Alias, Layout, Op, OpError},
+    plan::{Access, Elementwise, Instr},
+    schedule::BufferId,
+};
+
+/// An op that failed while a step ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunError {
+    pub node: NodeId,
+    pub error: OpError,
+}
+
+impl std::fmt::Display for RunError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for RunError {}
+
+/// Runs a graph. `slots` are the persistent tensors (one per [`Graph::slots`]); reads see their
+/// values at the start, and writes change them at the end, in order. Returns the graph's outputs.
+pub fn eval(
+    graph: &Graph,
+    slots: &mut [Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+) -> Result<Vec<Tensor>, RunError> {
+    let mut values: Vec<Option<Tensor>> = vec![None; graph.value_count()];
+    let mut writes = Vec::new();
+    for node in graph.nodes() {
+        let fail = |error| RunError { node: node.id, error };
+        let args = node
+            .args()
+            .iter()
+            .map(|arg| values.get(arg.0 as usize).cloned().flatten())
+            .collect::<Option<Vec<Tensor>>>()
+            .ok_or_else(|| fail(OpError::new("internal: a value is used before it is computed")))?;
+        let results = evaluate(&node, &args, slots, inputs, page).map_err(fail)?;
+        if let (Op::Write(write), Some(value)) = (node.op(), results.first()) {
+            writes.push((write.slot, value.clone()));
+        }
+        for (id, (value, ty)) in
+            node.results().zip(results.into_iter().zip(node.results().map(|r| graph.ty(r))))
+        {
+            if value.ty() != ty {
+                return Err(fail(OpError::new(format!("a value of type {ty} was given as {}", value.ty()))));
+            }
+            if let Some(place) = values.get_mut(id.0 as usize) {
+                *place = Some(value);
+            }
+        }
+    }
+    let outputs = graph
+        .outputs
+        .iter()
+        .map(|output| {
+            values.get(output.value.0 as usize).cloned().flatten().ok_or_else(|| RunError {
+                node: graph.producer(output.value).0.id,
+                error: OpError::new("internal: an output was not computed"),
+            })
+        })
+        .collect::<Result<Vec<Tensor>, RunError>>()?;
+    for (slot, value) in writes {
+        if let Some(place) = slots.get_mut(slot.0 as usize) {
+            *place = value;
+        }
+    }
+    Ok(outputs)
+}
+
+fn evaluate(
+    node: &Node<'_>,
+    args: &[Tensor],
+    slots: &[Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+) -> Result<Vec<Tensor>, OpError> {
+    let op = node.op();
+    let types: Vec<Type> = node.results().map(|r| node.graph_type(r).clone()).collect();
+    let missing = |what: &str, k: u32| OpError::new(format!("{what} {k} is missing"));
+    match op {
+        Op::Input(input) => {
+            let value = inputs.get(input.index as usize).ok_or_else(|| missing("input", input.index))?;
+            return Ok(vec![value.clone()]);
+        }
+        Op::Read(read) => {
+            let value = slots.get(read.slot.0 as usize).ok_or_else(|| missing("slot", read.slot.0))?;
+            return Ok(vec![value.clone()]);
+        }
+        Op::Write(_) | Op::Print(_) => return Ok(args.to_vec()),
+        _ => {}
+    }
+    if let Some(instr) = instruction(op) {
+        return Ok(vec![run_one(instr, args, types.first(), page)?]);
+    }
+    match op.memory().alias {
+        Alias::Each => Ok(args.to_vec()),
+        Alias::View => {
+            let (Some(arg), Some(ty)) = (args.first(), types.first()) else {
+                return Err(OpError::new("internal: a view without an operand"));
+            };
+            let dense = Layout::dense(arg.shape());
+            let layout = op.view(&dense, arg.ty(), ty).ok_or_else(|| {
+                OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name()))
+            })?;
+            gather_view(arg, ty, &layout, page).map(|value| vec![value])
+        }
+        Alias::Fresh => run_kernel(op, args, types, page),
+    }
+}
+
+/// The instruction that computes an element-wise node; operands are registers 0, 1, ….
+fn instruction(op: &Op) -> Option<Instr> {
+    Some(match op {
+        Op::Const(constant) => Instr::Const(constant.value),
+        Op::Scalar(scalar) => Instr::Scalar(scalar.index),
+        Op::Iota(iota) => Instr::Iota { axis: iota.axis as u32, start: 0, step: 1 },
+        Op::Random(random) => {
+            Instr::Random { distribution: random.distribution, key: random.key, per_step: random.per_step }
+        }
+        Op::Unary(op) => Instr::Unary(*op, 0),
+        Op::Binary(op) => Instr::Binary(*op, 0, 1),
+        Op::Select(_) => Instr::Select(0, 1, 2),
+        Op::Cast(_) => Instr::Cast(0),
+        _ => return None,
+    })
+}
+
+fn dense_access(ty: &Type) -> Access {
+    Access { buffer: BufferId(0), ty: ty.clone(), layout: Layout::dense(ty.shape()) }
+}
+
+fn run_one(
+    instr: Instr,
+    args: &[Tensor],
+    result: Option<&Type>,
+    page: &ScalarPage,
+) -> Result<Tensor, OpError> {
+    let result = result.ok_or_else(|| OpError::new("internal: an op without a result"))?;
+    let loads = (0..args.len() as u32).map(Instr::Load);
+    let source = Elementwise {
+        shape: result.shape().into(),
+        instrs: loads.chain([instr]).collect(),
+        dtypes: args.iter().map(Tensor::dtype).chain([result.dtype()]).collect(),
+        inputs: args.iter().map(|arg| dense_access(arg.ty())).collect(),
+        outputs: vec![(args.len() as u32, dense_access(result))],
+    };
+    let program = Program::new(&source)?;
+    let mut value = Tensor::zeros(result.clone());
+    let layouts: Vec<Layout> = source.inputs.into_iter().map(|access| access.layout).collect();
+    let layout = Layout::dense(result.shape());
+    // SAFETY: dense tensors of their types; the result is new, and operands are only read.
+    unsafe {
+        let operands: Vec<Operand<'_>> =
+            args.iter().zip(&layouts).map(|(arg, layout)| read_only(arg, arg.ty(), layout)).collect();
+        let target = Operand::new(value.bytes_mut().as_mut_ptr(), result, &layout);
+        program.run(&operands, &[target], page)?;
+    }
+    Ok(value)
+}
+
+/// # Safety
+/// The layout stays inside the tensor, and nobody writes through the operand.
+unsafe fn read_only<'a>(tensor: &'a Tensor, ty: &'a Type, layout: &'a Layout) -> Operand<'a> {
+    // SAFETY: as for this function.
+    unsafe { Operand::new(tensor.bytes().as_ptr().cast_mut(), ty, layout) }
+}
+
+/// A dense copy of a view.
+fn gather_view(base: &Tensor, ty: &Type, layout: &Layout, page: &ScalarPage) -> Result<Tensor, OpError> {
+    let mut value = Tensor::zeros(ty.clone());
+    let dense = Layout::dense(ty.shape());
+    // SAFETY: `Operation::view` gives layouts inside the operand; the copy is new.
+    unsafe {
+        let from = read_only(base, ty, layout);
+        let to = Operand::new(value.bytes_mut().as_mut_ptr(), ty, &dense);
+        super::movement::copy(&Call::new(&[from], &[to], super::NO_WORKSPACE, 0, page))?;
+    }
+    Ok(value)
+}
+
+fn run_kernel(op: &Op, args: &[Tensor], types: Vec<Type>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {
+    let arg_types: Vec<&Type> = args.iter().map(Tensor::ty).collect();
+    let result_types: Vec<&Type> = types.iter().collect();
+    let scratch = op.workspace(&arg_types, &result_types);
+    let mut workspace = Tensor::zeros(Type::new(crate::ir::DType::U8, [scratch as usize + 64])?);
+    let mut values: Vec<Tensor> = types.iter().map(|ty| Tensor::zeros(ty.clone())).collect();
+    let layouts: Vec<Layout> = arg_types.iter().map(|ty| Layout::dense(ty.shape())).collect();
+    let result_layouts: Vec<Layout> = types.iter().map(|ty| Layout::dense(ty.shape())).collect();
+    // SAFETY: dense tensors of their types; results and workspace are new, and operands are only
+    // read. The workspace is moved up to its alignment, for which it has 64 bytes more.
+    unsafe {
+        let operands: Vec<Operand<'_>> =
+            args.iter().zip(&layouts).map(|(arg, layout)| read_only(arg, arg.ty(), layout)).collect();
+        let targets: Vec<Operand<'_>> = values
+            .iter_mut()
+            .zip(types.iter().zip(&result_layouts))
+            .map(|(value, (ty, layout))| Operand::new(value.bytes_mut().as_mut_ptr(), ty, layout))
+            .collect();
+        let start = workspace.bytes_mut().as_mut_ptr();
+        let aligned = start.wrapping_add(start.align_offset(64));
+        op.cpu(&Call::new(&operands, &targets, aligned, scratch as usize, page))?;
+    }
+    Ok(values)
+}

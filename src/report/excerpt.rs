@@ -1,0 +1,278 @@
+//! The lines of a source that a report shows, in a form that is safe to draw.
+//!
+//! The drawing library prints whole lines, raw control characters, and its own idea of line ends.
+//! So it gets a copy of the file instead of the file: only the lines that carry labels have text,
+//! long ones are cropped around the labels, tabs are expanded, hidden characters escaped. Line
+//! numbers stay the same, spans are mapped.
+
+use std::ops::Range;
+
+use unicode_width::UnicodeWidthChar;
+
+use super::visible;
+
+/// Lines of up to this many characters are shown whole.
+const LINE_LIMIT: usize = 160;
+/// What is shown on each side of a place in a longer line.
+const CONTEXT: usize = 40;
+const TAB_WIDTH: usize = 4;
+
+/// A drawable copy of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excerpt {
+    pub text: String,
+    /// The given spans in characters of `text`; each covers at least one.
+    pub spans: Vec<Range<usize>>,
+    /// The lines (from 1) on which each span starts and ends.
+    pub lines: Vec<Range<usize>>,
+}
+
+/// `spans` are bytes of `text`, in bounds and on character boundaries (`SourceFile::clamp`).
+pub fn excerpt(text: &str, spans: &[Range<usize>], ellipsis: &str) -> Excerpt {
+    let mut shown: Vec<Shown> = Vec::new();
+    let ends: Vec<(Place, Place)> = spans
+        .iter()
+        .map(|span| {
+            // The last byte decides on which line a span ends, so that one that includes a line
+            // end does not reach into the next line.
+            let last = if span.end > span.start { span.end - 1 } else { span.start };
+            (
+                Place { line: line_at(text, span.start), byte: span.start },
+                Place { line: line_at(text, last), byte: span.end },
+            )
+        })
+        .collect();
+    for &(start, end) in &ends {
+        for line in [start.line, end.line] {
+            if !shown.iter().any(|s| s.line == line) {
+                shown.push(Shown { line, focus: Vec::new(), points: Vec::new() });
+            }
+        }
+        for s in shown.iter_mut().filter(|s| s.line == start.line || s.line == end.line) {
+            s.focus_on(text, start, end);
+        }
+    }
+    shown.sort_by_key(|s| s.line.number);
+    let mut out = String::new();
+    let mut characters = 0;
+    let mut number = 1;
+    for s in &mut shown {
+        while number < s.line.number {
+            out.push('\n');
+            characters += 1;
+            number += 1;
+        }
+        characters += s.draw(text, &mut out, characters, ellipsis);
+        out.push('\n');
+        characters += 1;
+        number += 1;
+    }
+    let find = |place: Place| {
+        let points = shown.iter().find(|s| s.line == place.line).map(|s| s.points.as_slice());
+        let byte = place.byte.min(place.line.end);
+        points.into_iter().flatten().find(|(b, _)| *b == byte).map_or(0, |&(_, c)| c)
+    };
+    Excerpt {
+        spans: ends
+            .iter()
+            .map(|&(start, end)| {
+                let (from, to) = (find(start), find(end));
+                from..to.max(from + 1)
+            })
+            .collect(),
+        lines: ends.iter().map(|(start, end)| start.line.number..end.line.number).collect(),
+        text: out,
+    }
+}
+
+/// A line of the file: its number from 1 and its bytes without the line end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Line {
+    number: usize,
+    start: usize,
+    end: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    line: Line,
+    byte: usize,
+}
+
+fn line_at(text: &str, byte: usize) -> Line {
+    let byte = text.floor_char_boundary(byte);
+    let (before, after) = text.split_at(byte);
+    let start = before.rfind('\n').map_or(0, |i| i + 1);
+    let mut end = after.find('\n').map_or(text.len(), |i| byte + i);
+    if end > start && text.as_bytes().get(end - 1) == Some(&b'\r') {
+        end -= 1;
+    }
+    Line { number: before.bytes().filter(|&b| b == b'\n').count() + 1, start, end }
+}
+
+/// A line that carries labels.
+#[derive(Debug)]
+struct Shown {
+    line: Line,
+    /// What to keep of it if it is long, in bytes.
+    focus: Vec<Range<usize>>,
+    /// Bytes that labels ask for, and where they are in the copy, in characters.
+    points: Vec<(usize, usize)>,
+}
+
+impl Shown {
+    /// Keeps the surroundings of both ends of a span, or what there is of them on this line.
+    fn focus_on(&mut self, text: &str, start: Place, end: Place) {
+        for place in [start, end] {
+            if place.line == self.line {
+                let byte = place.byte.min(self.line.end);
+                self.points.push((byte, 0));
+                self.focus.push(self.around(text, byte));
+            }
+        }
+    }
+
+    fn around(&self, text: &str, byte: usize) -> Range<usize> {
+        let before = text.get(self.line.start..byte).unwrap_or_default();
+        let after = text.get(byte..self.line.end).unwrap_or_default();
+        let start = before.char_indices().rev().nth(CONTEXT - 1).map_or(0, |(i, _)| i);
+        let end = after.char_indices().nth(CONTEXT).map_or(after.len(), |(i, _)| i);
+        self.line.start + start..byte + end
+    }
+
+    /// Appends the line to `out`, whose length so far is `base` characters, and finds the points.
+    /// Returns how many characters it appended.
+    fn draw(&mut self, text: &str, out: &mut String, base: usize, ellipsis: &str) -> usize {
+        let line = text.get(self.line.start..self.line.end).unwrap_or_default();
+        let is_long = line.char_indices().nth(LINE_LIMIT).is_some();
+        let kept = if is_long {
+            merge(std::mem::take(&mut self.focus))
+        } else {
+            std::iter::once(self.line.start..self.line.end).collect()
+        };
+        self.points.sort_unstable();
+        let mut points = self.points.iter_mut().peekable();
+        let mut written = 0;
+        let mut column = 0;
+        let mut at = self.line.start;
+        for range in kept {
+            if range.start > at {
+                out.push_str(ellipsis);
+                written += ellipsis.chars().count();
+                column += ellipsis.chars().count();
+            }
+            let piece = text.get(range.clone()).unwrap_or_default();
+            for (offset, c) in piece.char_indices() {
+                let byte = range.start + offset;
+                while let Some(point) = points.next_if(|p| p.0 <= byte) {
+                    point.1 = base + written;
+                }
+                // A byte order mark is not part of the program.
+                if byte == 0 && c == '\u{feff}' {
+                    continue;
+                }
+                let from = out.len();
+                if c == '\t' {
+                    out.extend(std::iter::repeat_n(' ', TAB_WIDTH - column % TAB_WIDTH));
+                } else {
+                    visible::push(out, c);
+                }
+                let added = out.get(from..).unwrap_or_default();
+                written += added.chars().count();
+                column += added.chars().map(|c| c.width().unwrap_or(1)).sum::<usize>();
+            }
+            at = range.end;
+            while let Some(point) = points.next_if(|p| p.0 <= at) {
+                point.1 = base + written;
+            }
+        }
+        if at < self.line.end {
+            out.push_str(ellipsis);
+            written += ellipsis.chars().count();
+        }
+        written
+    }
+}
+
+/// Joins ranges that overlap or nearly touch.
+fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_by_key(|r| (r.start, r.end));
+    let mut merged: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end + 4 => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown<'a>(excerpt: &'a Excerpt, k: usize) -> String {
+        let range = excerpt.spans[k].clone();
+        excerpt.text.chars().skip(range.start).take(range.len()).collect()
+    }
+
+    #[test]
+    fn only_lines_with_labels_have_text() {
+        let text = "one\ntwo\nthree\nfour\n";
+        let e = excerpt(text, &[8..13], "...");
+        assert_eq!(e.text, "\n\nthree\n");
+        assert_eq!(shown(&e, 0), "three");
+        assert_eq!(e.lines, [3..3]);
+    }
+
+    #[test]
+    fn a_long_line_is_cropped_around_each_label() {
+        let text = format!("{}HERE{}THERE{}", "a".repeat(500_000), "b".repeat(300_000), "c".repeat(200_000));
+        let e = excerpt(&text, &[500_000..500_004, 800_004..800_009], "…");
+        assert_eq!(
+            e.text,
+            format!("…{}HERE{}…{}THERE{}…\n", "a".repeat(40), "b".repeat(40), "b".repeat(40), "c".repeat(40))
+        );
+        assert_eq!((shown(&e, 0).as_str(), shown(&e, 1).as_str()), ("HERE", "THERE"));
+    }
+
+    #[test]
+    fn tabs_controls_and_wide_characters_keep_their_spans() {
+        let text = "\tx\t名\x1b = \u{202e}y\r\n";
+        let x = text.find('x').unwrap();
+        let name = text.find('名').unwrap();
+        let y = text.find('y').unwrap();
+        let e = excerpt(text, &[x..x + 1, name..name + 3, y..y + 1, 0..text.len()], "…");
+        assert_eq!(e.text, "    x   名\\u{1b} = \\u{202e}y\n");
+        assert_eq!(shown(&e, 0), "x");
+        assert_eq!(shown(&e, 1), "名");
+        assert_eq!(shown(&e, 2), "y");
+        assert_eq!(shown(&e, 3), "    x   名\\u{1b} = \\u{202e}y");
+    }
+
+    #[test]
+    fn empty_files_and_ends_of_files_get_one_character() {
+        assert_eq!(
+            excerpt("", &[0..0], "…"),
+            Excerpt { text: "\n".into(), spans: vec![0..1], lines: vec![1..1] }
+        );
+        let e = excerpt("ab\n", &[3..3], "…");
+        assert_eq!((e.text.as_str(), e.spans[0].clone(), e.lines[0].clone()), ("\n\n", 1..2, 2..2));
+        let e = excerpt("ab", &[2..2], "…");
+        assert_eq!((e.text.as_str(), e.spans[0].clone()), ("ab\n", 2..3));
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_not_shown() {
+        let e = excerpt("\u{feff}let x", &[3..6], "…");
+        assert_eq!(e.text, "let x\n");
+        assert_eq!(shown(&e, 0), "let");
+    }
+
+    #[test]
+    fn other_line_ends_do_not_shift_lines() {
+        let e = excerpt("a\x0bb\u{2028}c\nd", &["a\x0bb\u{2028}c\n".len().."a\x0bb\u{2028}c\nd".len()], "…");
+        assert_eq!(e.text, "\nd\n");
+        assert_eq!(e.lines, [2..2]);
+    }
+}

@@ -1,0 +1,279 @@
+//! Diagnostics with their source lines, drawn by `ariadne`.
+//!
+//! The frame with the source lines is ariadne's. The first line, the places in file headers and
+//! the notes and help below are written here: ariadne colours the first even when colours are
+//! off, and computes the places from the excerpt it is given.
+
+use std::{fmt, ops::Range};
+
+use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
+
+use super::{
+    Bytes, Style,
+    excerpt::{Excerpt, excerpt},
+    severity_name,
+    style::Part,
+    visible,
+};
+use crate::{
+    diagnostic::{Diagnostic, Fix, Label, Severity},
+    source::{FileId, SourceFile, SourceMap},
+};
+
+/// Longer messages, labels and notes are cut.
+const TEXT_LIMIT: usize = 1000;
+/// These two stand around a file number where ariadne writes a place; `visible` keeps them out of
+/// source text.
+const PLACE_START: char = '\u{e000}';
+const PLACE_END: char = '\u{e001}';
+
+pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> String {
+    let part = part_of(diagnostic.severity);
+    let head = format!("{}[{}]", severity_name(diagnostic.severity), diagnostic.code.0);
+    let message = visible::line(&diagnostic.message, TEXT_LIMIT);
+    let mut out = format!("{}{} {}\n", style.paint(part, &head), style.paint(Part::Strong, ":"), message);
+    let files = group(diagnostic, sources, style);
+    let frame = if files.is_empty() { None } else { draw(diagnostic.severity, &files, style) };
+    match frame {
+        Some(frame) => finish(&mut out, &frame, diagnostic, &files, sources, style),
+        None => {
+            for line in footer(diagnostic, sources, style) {
+                out.push_str(&format!("  {} {line}\n", style.paint(Part::Margin, "=")));
+            }
+        }
+    }
+    out
+}
+
+/// The labels of one file, from top to bottom, with what is shown of it.
+struct Group<'a> {
+    id: FileId,
+    file: &'a SourceFile,
+    labels: Vec<&'a Label>,
+    /// Which of `labels` is the primary one.
+    primary: Option<usize>,
+    excerpt: Excerpt,
+}
+
+fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -> Vec<Group<'a>> {
+    let mut groups: Vec<(FileId, &SourceFile, Vec<(bool, &Label)>)> = Vec::new();
+    let all =
+        std::iter::once((true, &diagnostic.primary)).chain(diagnostic.secondary.iter().map(|l| (false, l)));
+    for (is_primary, label) in all {
+        let id = label.span.file;
+        let Some(file) = sources.get(id) else { continue };
+        match groups.iter_mut().find(|g| g.0 == id) {
+            Some(group) => group.2.push((is_primary, label)),
+            None => groups.push((id, file, vec![(is_primary, label)])),
+        }
+    }
+    groups
+        .into_iter()
+        .map(|(id, file, mut labels)| {
+            // ariadne keeps labels of one file together only if their last lines do not decrease.
+            labels.sort_by_key(|(_, l)| {
+                let range = file.clamp(l.span);
+                let last = if range.end > range.start { range.end - 1 } else { range.start };
+                let line = file.text.as_bytes().iter().take(last).filter(|&&b| b == b'\n').count();
+                (line, range.start)
+            });
+            let spans: Vec<Range<usize>> = labels.iter().map(|(_, l)| file.clamp(l.span)).collect();
+            let ellipsis = if style.unicode { "…" } else { "..." };
+            Group {
+                id,
+                file,
+                primary: labels.iter().position(|(is_primary, _)| *is_primary),
+                labels: labels.into_iter().map(|(_, l)| l).collect(),
+                excerpt: excerpt(&file.text, &spans, ellipsis),
+            }
+        })
+        .collect()
+}
+
+struct Cache(Vec<(usize, Source<String>)>);
+
+impl ariadne::Cache<usize> for Cache {
+    type Storage = String;
+
+    fn fetch(&mut self, id: &usize) -> Result<&Source<String>, impl fmt::Debug> {
+        self.0.iter().find(|(k, _)| k == id).map(|(_, source)| source).ok_or("no such file")
+    }
+
+    fn display<'a>(&self, id: &'a usize) -> Option<impl fmt::Display + 'a> {
+        Some(format!("{PLACE_START}{id}{PLACE_END}"))
+    }
+}
+
+/// ariadne's output, without its first line.
+fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String> {
+    // Spans are those of the excerpt, in characters: for labels in a second file ariadne takes
+    // character offsets for byte offsets, which panics after text that is not ASCII.
+    let config = Config::new()
+        .with_index_type(IndexType::Char)
+        .with_color(style.color)
+        .with_char_set(if style.unicode { CharSet::Unicode } else { CharSet::Ascii });
+    let start = files.first()?.excerpt.spans.first()?.clone();
+    // `with_config` comes first: adding a label drops its colour by the configuration found then.
+    // The kind is only for the first line, which is not used.
+    let mut report = Report::build(ReportKind::Error, (0usize, start)).with_config(config).with_message("");
+    let mut order = 0;
+    for (number, group) in files.iter().enumerate() {
+        let mut line = 0;
+        for (k, (label, span)) in group.labels.iter().zip(&group.excerpt.spans).enumerate() {
+            let is_primary = group.primary == Some(k);
+            let color = match (is_primary, severity) {
+                (true, Severity::Error) => Color::Red,
+                (true, Severity::Warning) => Color::Yellow,
+                _ => Color::Blue,
+            };
+            // Without a text ariadne draws no underline.
+            let text = match label.text.as_str() {
+                "" => std::borrow::Cow::Borrowed("here"),
+                text => visible::line(text, TEXT_LIMIT),
+            };
+            let last = group.excerpt.lines.get(k).map_or(0, |l| l.end);
+            if k == 0 || last != line {
+                order += 1;
+                line = last;
+            }
+            report = report.with_label(
+                Drawn::new((number, span.clone()))
+                    .with_message(text)
+                    .with_color(color)
+                    .with_order(order)
+                    .with_priority(is_primary.into()),
+            );
+        }
+    }
+    let sources = files.iter().enumerate().map(|(i, g)| (i, Source::from(g.excerpt.text.clone()))).collect();
+    let mut bytes = Vec::new();
+    report.finish().write(Cache(sources), &mut bytes).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    Some(text.split_once('\n')?.1.to_owned())
+}
+
+/// Writes the frame with the right places, and notes and help before its last line.
+fn finish(
+    out: &mut String,
+    frame: &str,
+    diagnostic: &Diagnostic,
+    files: &[Group<'_>],
+    sources: &SourceMap,
+    style: Style,
+) {
+    let mut lines: Vec<String> = frame
+        .lines()
+        .map(|line| join_colors(&with_place(line, files, sources)).trim_end().to_owned())
+        .collect();
+    let last = lines.pop();
+    // ariadne's margin is as wide as the largest line number.
+    let largest = files.iter().flat_map(|g| &g.excerpt.lines).map(|l| l.end).max().unwrap_or(1);
+    let width = largest.to_string().len() + 2;
+    let bar = style.paint(Part::Margin, if style.unicode { "│" } else { "|" });
+    let footer = footer(diagnostic, sources, style);
+    if !footer.is_empty() {
+        lines.push(format!("{:width$}{bar}", ""));
+    }
+    lines.extend(footer.into_iter().map(|line| format!("{:width$}{bar} {line}", "")));
+    lines.extend(last);
+    for line in lines {
+        out.push_str(&line);
+        out.push('\n');
+    }
+}
+
+/// ariadne colours every character by itself: drops a reset that the same colour follows at once.
+fn join_colors(line: &str) -> String {
+    const RESET: &str = "\x1b[0m";
+    let mut out = String::with_capacity(line.len());
+    let mut color = "";
+    let mut rest = line;
+    while let Some(at) = rest.find('\x1b') {
+        let (text, from) = rest.split_at(at);
+        let end = from.find('m').map_or(from.len(), |i| i + 1);
+        let (mut code, mut after) = from.split_at(end);
+        out.push_str(text);
+        if code == RESET && !color.is_empty() && after.starts_with(color) {
+            after = after.get(color.len()..).unwrap_or_default();
+            code = "";
+        } else {
+            color = if code == RESET { "" } else { code };
+        }
+        out.push_str(code);
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Puts the name, line and column of a file where [`Cache::display`] left its number.
+fn with_place(line: &str, files: &[Group<'_>], sources: &SourceMap) -> String {
+    let replaced = || {
+        let (before, rest) = line.split_once(PLACE_START)?;
+        let (number, rest) = rest.split_once(PLACE_END)?;
+        let after = rest.trim_start_matches(|c: char| c == ':' || c == '?' || c.is_ascii_digit());
+        let group = files.get(number.parse::<usize>().ok()?)?;
+        let label = group.labels.get(group.primary.unwrap_or(0))?;
+        let at = sources.start(crate::source::Span { file: group.id, ..label.span });
+        let name = visible::line(&group.file.name, TEXT_LIMIT);
+        Some(format!("{before}{name}:{}:{}{after}", at.line, at.column))
+    };
+    replaced().unwrap_or_else(|| line.to_owned())
+}
+
+/// Notes, help, fixes: one entry a line, without margin.
+fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut add = |kind: &str, text: &str| {
+        for (i, line) in text.lines().enumerate() {
+            let line = visible::line(line, TEXT_LIMIT);
+            lines.push(match i {
+                0 => format!("{} {line}", style.paint(Part::Footer, &format!("{kind}:"))),
+                _ => format!("{:1$} {line}", "", kind.len() + 1),
+            });
+        }
+    };
+    for text in &diagnostic.notes {
+        add("note", text);
+    }
+    for text in &diagnostic.help {
+        add("help", text);
+    }
+    for fix in &diagnostic.fixes {
+        add("help", &fix_text(fix, diagnostic, sources));
+    }
+    lines
+}
+
+/// A fix in words: its title, what it writes if that is short, and what it was found to save.
+fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+    let mut text = fix.title.clone();
+    if let [edit] = fix.edits.as_slice()
+        && !edit.text.contains('\n')
+        && !edit.text.trim().is_empty()
+        && !text.contains(edit.text.trim())
+    {
+        let old = sources.text(edit.span);
+        if old.is_empty() {
+            text.push_str(&format!(", add `{}`", edit.text.trim()));
+        } else {
+            text.push_str(&format!(", `{}`", edit.text.trim()));
+        }
+    }
+    if let Some(saving) = diagnostic.saving {
+        text.push_str(&format!(
+            ": the peak falls from {} to {} (re-planned)",
+            Bytes(saving.peak_before),
+            Bytes(saving.peak_after)
+        ));
+    }
+    text
+}
+
+fn part_of(severity: Severity) -> Part {
+    match severity {
+        Severity::Error => Part::Error,
+        Severity::Warning => Part::Warning,
+        Severity::Note => Part::Note,
+    }
+}

@@ -1,0 +1,71 @@
+//! One JSON object a diagnostic.
+//!
+//! Lines and columns count from 1, columns in characters; ends are exclusive. `labels` starts with
+//! the primary one. Names are stable; more may be added.
+
+use serde_json::{Map, Value, json};
+
+use super::severity_name;
+use crate::{
+    diagnostic::{Diagnostic, Edit, Fix, Label},
+    source::{SourceMap, Span},
+};
+
+/// The object on one line, with a line end.
+pub fn render(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+    let mut text = value(diagnostic, sources).to_string();
+    text.push('\n');
+    text
+}
+
+pub fn value(diagnostic: &Diagnostic, sources: &SourceMap) -> Value {
+    let mut object = Map::new();
+    object.insert("code".into(), diagnostic.code.0.into());
+    object.insert("severity".into(), severity_name(diagnostic.severity).into());
+    object.insert("message".into(), diagnostic.message.as_str().into());
+    place(&mut object, diagnostic.primary.span, sources);
+    let labels = std::iter::once((&diagnostic.primary, true))
+        .chain(diagnostic.secondary.iter().map(|l| (l, false)))
+        .map(|(l, primary)| label(l, primary, sources));
+    object.insert("labels".into(), labels.collect());
+    object.insert("notes".into(), diagnostic.notes.clone().into());
+    object.insert("help".into(), diagnostic.help.clone().into());
+    object.insert("fixes".into(), diagnostic.fixes.iter().map(|f| fix(f, sources)).collect());
+    let saving = diagnostic.saving;
+    object.insert("saves_bytes".into(), saving.map(|s| s.peak_before.saturating_sub(s.peak_after)).into());
+    object.insert("peak_before".into(), saving.map(|s| s.peak_before).into());
+    object.insert("peak_after".into(), saving.map(|s| s.peak_after).into());
+    Value::Object(object)
+}
+
+fn label(label: &Label, primary: bool, sources: &SourceMap) -> Value {
+    let mut object = Map::new();
+    object.insert("message".into(), label.text.as_str().into());
+    object.insert("primary".into(), primary.into());
+    place(&mut object, label.span, sources);
+    Value::Object(object)
+}
+
+fn fix(fix: &Fix, sources: &SourceMap) -> Value {
+    let edits: Vec<Value> = fix.edits.iter().map(|e| edit(e, sources)).collect();
+    json!({ "title": fix.title, "edits": edits })
+}
+
+fn edit(edit: &Edit, sources: &SourceMap) -> Value {
+    let mut object = Map::new();
+    place(&mut object, edit.span, sources);
+    object.insert("text".into(), edit.text.as_str().into());
+    Value::Object(object)
+}
+
+/// `null` throughout for a diagnostic about no source (a file that could not be read).
+fn place(object: &mut Map<String, Value>, span: Span, sources: &SourceMap) {
+    let file = sources.get(span.file);
+    let start = file.map(|_| sources.start(span));
+    let end = file.map(|_| sources.end(span));
+    object.insert("file".into(), file.map(|f| f.name.as_str()).into());
+    object.insert("line".into(), start.map(|p| p.line).into());
+    object.insert("column".into(), start.map(|p| p.column).into());
+    object.insert("end_line".into(), end.map(|p| p.line).into());
+    object.insert("end_column".into(), end.map(|p| p.column).into());
+}

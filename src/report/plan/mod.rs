@@ -1,0 +1,290 @@
+//! What a plan does with memory: who is alive at the peak, since when, and kept by what.
+
+mod json;
+mod live;
+mod terminal;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+pub use json::{step as json, steps as json_file};
+pub use terminal::render;
+
+use crate::{
+    ir::{Graph, Node, NodeId, Origins, Role, SlotId, Type, ValueId},
+    ops::Op,
+    plan::{BufferKind, Home, Plan},
+    schedule::{BufferId, OpId},
+    source::{FileId, Position, SourceMap, Span},
+};
+
+/// The memory of one step.
+#[derive(Debug, Clone)]
+pub struct PlanReport {
+    pub name: Arc<str>,
+    /// Nodes of the graph after lowering, ops of the schedule graph, instructions of the plan.
+    pub nodes: usize,
+    pub ops: usize,
+    pub instructions: usize,
+    pub peak_bytes: u64,
+    pub persistent_bytes: u64,
+    pub arena_bytes: u64,
+    /// The largest sum of live buffers in the arena; what the arena is higher is fragmentation.
+    pub live_peak_bytes: u64,
+    pub lower_bound_bytes: u64,
+    /// The heuristic that found the order.
+    pub order: &'static str,
+    pub peak_at: PeakAt,
+    /// Bytes at the peak of each kind, in a fixed order, `fragmentation` last. Their sum is
+    /// `peak_bytes`.
+    pub by_kind: Vec<(&'static str, u64)>,
+    /// Largest first.
+    pub live_at_peak: Vec<LiveBuffer>,
+    /// For each position in the order, everything resident while that op runs, in bytes.
+    pub curve: Vec<u64>,
+}
+
+/// Where the peak is reached first.
+#[derive(Debug, Clone)]
+pub struct PeakAt {
+    /// The line of the program that the op comes from.
+    pub place: Option<Place>,
+    pub op: String,
+    /// Index in the plan's instructions, and position in the order.
+    pub instruction: usize,
+    pub position: usize,
+}
+
+/// A position in a file that is not part of the library (unless nothing else led there).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub file: FileId,
+    pub at: Position,
+    pub span: Span,
+}
+
+/// A buffer that is alive at the peak.
+#[derive(Debug, Clone)]
+pub struct LiveBuffer {
+    pub name: String,
+    /// As it counts: rounded up to the alignment.
+    pub bytes: u64,
+    pub ty: Option<Type>,
+    pub kind: BufferKind,
+    pub place: Option<Place>,
+    /// The op that reads it last, `output`, or `state` for what outlives the step.
+    pub kept_by: String,
+    pub kept_by_place: Option<Place>,
+    /// The first and last instruction during which it is alive.
+    pub from: usize,
+    pub to: usize,
+}
+
+/// Works out the report of a plan. `sources` are the texts that its origins point into.
+pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
+    let live = live::Live::new(plan);
+    let view = View::new(plan, sources);
+    let position = plan.schedule.peak_position;
+    let peak_op = plan.schedule.order.get(position).copied();
+    let peak_node = peak_op.and_then(|op| view.op_node(op));
+    let live_at_peak = live_at_peak(&view, &live, position, peak_op);
+    PlanReport {
+        name: Arc::clone(&plan.name),
+        nodes: plan.graph.len(),
+        ops: plan.schedule_graph.op_count(),
+        instructions: plan.instructions.len(),
+        peak_bytes: plan.peak_bytes(),
+        persistent_bytes: plan.persistent_bytes,
+        arena_bytes: plan.schedule.arena_bytes,
+        live_peak_bytes: plan.schedule.live_peak_bytes,
+        lower_bound_bytes: plan.lower_bound_bytes(),
+        order: plan.schedule.found_by,
+        peak_at: PeakAt {
+            place: peak_node.and_then(|n| view.place(n)),
+            op: peak_node.map_or(String::new(), |n| op_name(n).to_owned()),
+            instruction: live.instruction(position),
+            position,
+        },
+        by_kind: by_kind(plan.peak_bytes(), &live_at_peak),
+        curve: live.arena.iter().map(|&bytes| plan.persistent_bytes.saturating_add(bytes)).collect(),
+        live_at_peak,
+    }
+}
+
+fn live_at_peak(
+    view: &View<'_>,
+    live: &live::Live,
+    position: usize,
+    peak_op: Option<OpId>,
+) -> Vec<LiveBuffer> {
+    let plan = view.plan;
+    let mut all: Vec<LiveBuffer> = live
+        .ranges
+        .iter()
+        .zip(plan.schedule_graph.buffer_ids())
+        .filter_map(|(range, id)| {
+            let range = range.as_ref().filter(|r| r.contains(&position))?;
+            let bytes = plan.schedule_graph.buffer(id).bytes;
+            (bytes > 0).then(|| view.buffer(live, id, bytes, range))
+        })
+        .collect();
+    let workspace = peak_op.map_or(0, |op| plan.schedule_graph.workspace(op));
+    if let Some(op) = peak_op
+        && workspace > 0
+    {
+        let node = view.op_node(op);
+        let name = node.map_or("op", |n| op_name(n));
+        all.push(LiveBuffer {
+            name: format!("workspace of {name}"),
+            bytes: workspace,
+            ty: None,
+            kind: BufferKind::Temporaries,
+            place: node.and_then(|n| view.place(n)),
+            kept_by: name.to_owned(),
+            kept_by_place: node.and_then(|n| view.place(n)),
+            from: live.instruction(position),
+            to: live.instruction(position),
+        });
+    }
+    // A stable sort: equal sizes stay in source order.
+    all.sort_by_key(|b| std::cmp::Reverse(b.bytes));
+    all
+}
+
+fn by_kind(peak: u64, live: &[LiveBuffer]) -> Vec<(&'static str, u64)> {
+    let mut kinds: Vec<(&'static str, u64)> = BufferKind::ALL
+        .into_iter()
+        .map(|kind| (kind.name(), live.iter().filter(|b| b.kind == kind).map(|b| b.bytes).sum()))
+        .collect();
+    let sum: u64 = kinds.iter().map(|(_, bytes)| bytes).sum();
+    kinds.push(("fragmentation", peak.saturating_sub(sum)));
+    kinds
+}
+
+/// An op of another system has a name of its own.
+fn op_name<'a>(node: Node<'a>) -> &'a str {
+    match node.op() {
+        Op::Opaque(op) => &op.name,
+        op => op.name(),
+    }
+}
+
+/// A plan with the texts it comes from.
+struct View<'a> {
+    plan: &'a Plan,
+    sources: &'a SourceMap,
+    /// The parameter whose update reads a buffer.
+    updates: FxHashMap<BufferId, SlotId>,
+}
+
+impl<'a> View<'a> {
+    fn new(plan: &'a Plan, sources: &'a SourceMap) -> Self {
+        let mut view = View { plan, sources, updates: FxHashMap::default() };
+        for op in plan.schedule_graph.ops() {
+            if let Some(Role::Update { slot }) = view.op_node(op).map(|n| n.role()) {
+                view.updates.extend(plan.schedule_graph.reads(op).iter().map(|&b| (b, slot)));
+            }
+        }
+        view
+    }
+
+    fn graph(&self) -> &'a Graph {
+        &self.plan.graph
+    }
+
+    fn node(&self, id: NodeId) -> Option<Node<'a>> {
+        ((id.0 as usize) < self.graph().len()).then(|| self.graph().node(id))
+    }
+
+    fn op_node(&self, op: OpId) -> Option<Node<'a>> {
+        self.node(*self.plan.op_nodes.get(op.0 as usize)?)
+    }
+
+    fn producer(&self, value: ValueId) -> Option<Node<'a>> {
+        ((value.0 as usize) < self.graph().value_count()).then(|| self.graph().producer(value).0)
+    }
+
+    /// The line of the program that a node comes from: the innermost call that is not in the
+    /// library, or the library's own line where all are.
+    fn place(&self, node: Node<'_>) -> Option<Place> {
+        let origins = &self.graph().origins;
+        if node.origin() == Origins::NOWHERE {
+            return None;
+        }
+        let known = |span: Span| self.sources.get(span.file).map(|file| (span, file.is_library));
+        let chain: Vec<(Span, bool)> = origins.chain(node.origin()).filter_map(|o| known(o.span)).collect();
+        let (span, _) = chain.iter().find(|(_, is_library)| !is_library).or(chain.first())?;
+        Some(Place { file: span.file, at: self.sources.start(*span), span: *span })
+    }
+
+    fn buffer(
+        &self,
+        live: &live::Live,
+        id: BufferId,
+        bytes: u64,
+        range: &std::ops::RangeInclusive<usize>,
+    ) -> LiveBuffer {
+        let plan = self.plan;
+        let info = plan.buffers.get(id.0 as usize);
+        let producer = info.and_then(|b| self.producer(b.value));
+        let persistent = plan.schedule_graph.buffer(id).flags.persistent;
+        let is_output = plan.schedule_graph.buffer(id).flags.output;
+        let reader = live.last_readers.get(id.0 as usize).copied().flatten();
+        let (kept_by, kept_by_place) = if persistent {
+            ("state".to_owned(), None)
+        } else if is_output {
+            ("output".to_owned(), info.and_then(|b| self.output_place(b.value)))
+        } else {
+            match reader.and_then(|op| self.op_node(op)) {
+                Some(node) => (op_name(node).to_owned(), self.place(node)),
+                None => ("nothing".to_owned(), None),
+            }
+        };
+        LiveBuffer {
+            name: self.name(id, producer),
+            bytes,
+            ty: info.filter(|_| producer.is_some()).map(|b| self.graph().ty(b.value).clone()),
+            kind: info.map_or(BufferKind::Temporaries, |b| b.kind),
+            place: producer.and_then(|n| self.place(n)),
+            kept_by,
+            kept_by_place,
+            from: live.instruction(*range.start()),
+            to: live.instruction(*range.end()),
+        }
+    }
+
+    /// Where a value is returned.
+    fn output_place(&self, value: ValueId) -> Option<Place> {
+        let output = self.graph().outputs.iter().find(|o| o.value == value)?;
+        let span =
+            self.graph().origins.chain(output.origin).map(|o| o.span).find(|s| *s != Span::default())?;
+        self.sources.get(span.file)?;
+        Some(Place { file: span.file, at: self.sources.start(span), span })
+    }
+
+    /// The name by which the program knows a buffer: that of the parameter, input or `let`; for a
+    /// gradient that of its parameter; otherwise the op that made it.
+    fn name(&self, id: BufferId, producer: Option<Node<'_>>) -> String {
+        let graph = self.graph();
+        let Some(info) = self.plan.buffers.get(id.0 as usize) else { return format!("b{}", id.0) };
+        let slot_name = |slot: SlotId| graph.slots.get(slot.0 as usize).map(|s| s.name.to_string());
+        let named = match info.home {
+            Home::Slot(slot) => slot_name(slot),
+            Home::Input(index) => graph.inputs.get(index as usize).map(|i| i.name.to_string()),
+            Home::Arena => graph.names.get(&info.value).map(|n| n.to_string()),
+        };
+        if let Some(name) = named {
+            return name;
+        }
+        if info.kind == BufferKind::Grads
+            && let Some(&slot) = self.updates.get(&id)
+            && let Some(name) = slot_name(slot)
+        {
+            return format!("gradient of {name}");
+        }
+        producer.map_or_else(|| format!("b{}", id.0), |node| op_name(node).to_owned())
+    }
+}

@@ -1,0 +1,250 @@
+//! A plan for the terminal: figures, the memory curve, and the table of what is alive at the peak.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::{LiveBuffer, Place, PlanReport};
+use crate::{
+    report::{Bytes, Style, bytes::mib, style::Part, visible},
+    source::{FileId, SourceMap},
+};
+
+/// Width of the report in columns.
+const WIDTH: usize = 80;
+/// Height of the memory curve in rows.
+const HEIGHT: usize = 8;
+/// Columns that one op takes at most.
+const WIDEST: usize = 6;
+/// Rows of the table for each kind; what is smaller is summed up.
+const ROWS_PER_KIND: usize = 8;
+const NAME_LIMIT: usize = 40;
+
+/// `main` is the file that was planned: places in it are written without its name.
+pub fn render(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: Style) -> String {
+    let mut out = String::new();
+    header(plan, main, sources, style, &mut out);
+    if !plan.curve.is_empty() {
+        out.push('\n');
+        curve(plan, style, &mut out);
+    }
+    if !plan.live_at_peak.is_empty() {
+        out.push('\n');
+        table(plan, main, sources, style, &mut out);
+    }
+    out
+}
+
+fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: Style, out: &mut String) {
+    let name = format!("step {}", visible::line(&plan.name, NAME_LIMIT));
+    out.push_str(&format!(
+        "{}: peak {}, lower bound {} (gap {})\n",
+        style.paint(Part::Strong, &name),
+        style.paint(Part::Peak, &Bytes(plan.peak_bytes).to_string()),
+        Bytes(plan.lower_bound_bytes),
+        gap(plan.peak_bytes, plan.lower_bound_bytes),
+    ));
+    out.push_str(&format!(
+        "  persistent {}, arena {} (live {})\n  {} nodes, {} ops, order `{}`\n",
+        Bytes(plan.persistent_bytes),
+        Bytes(plan.arena_bytes),
+        Bytes(plan.live_peak_bytes),
+        plan.nodes,
+        plan.ops,
+        plan.order,
+    ));
+    if !plan.curve.is_empty() {
+        let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
+        out.push_str(&format!(
+            "  the peak is reached at op {} of {}: {}{}\n",
+            plan.peak_at.position + 1,
+            plan.curve.len(),
+            plan.peak_at.op,
+            place.unwrap_or_default(),
+        ));
+    }
+}
+
+/// How far the peak is above the bound, in per cent of the bound.
+fn gap(peak: u64, bound: u64) -> String {
+    match bound {
+        _ if peak <= bound => "0.00 %".to_owned(),
+        0 => "no bound".to_owned(),
+        _ => format!("{:.2} %", (peak - bound) as f64 / bound as f64 * 100.0),
+    }
+}
+
+fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String {
+    match sources.get(place.file) {
+        Some(file) if main != Some(place.file) => {
+            format!("{}:{}", visible::line(&file.name, NAME_LIMIT), place.at.line)
+        }
+        _ => format!("line {}", place.at.line),
+    }
+}
+
+/// The resident bytes over the order. Each column is the largest of the ops it stands for, so the
+/// peak is never averaged away.
+fn curve(plan: &PlanReport, style: Style, out: &mut String) {
+    let top = plan.curve.iter().copied().max().unwrap_or(0).max(1);
+    let label = mib(top).len();
+    let columns = WIDTH - label - 4;
+    let values = columns_of(&plan.curve, columns);
+    let blocks: &[char] = if style.unicode {
+        &[' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
+    } else {
+        &[' ', '.', ':', '#']
+    };
+    let steps = blocks.len() - 1;
+    let peak_column = column_of(plan.peak_at.position, plan.curve.len(), values.len());
+    let axis = style.paint(Part::Margin, if style.unicode { "┤" } else { "|" });
+    for row in (0..HEIGHT).rev() {
+        // Labels at the top, the middle and the bottom.
+        let text = match row {
+            r if r == HEIGHT - 1 => mib(top),
+            r if r == HEIGHT / 2 - 1 => mib(top / 2),
+            0 => mib(0),
+            _ => String::new(),
+        };
+        out.push_str(&format!("  {} {axis}", style.paint(Part::Margin, &format!("{text:>label$}"))));
+        let line: String = values
+            .iter()
+            .map(|&value| {
+                let filled = (value as f64 / top as f64 * (HEIGHT * steps) as f64).round() as usize;
+                // A value above zero shows as at least one step.
+                let filled = if value > 0 { filled.max(1) } else { 0 };
+                let here = filled.saturating_sub(row * steps).min(steps);
+                blocks.get(here).copied().unwrap_or(' ')
+            })
+            .collect();
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    let arrow = if style.unicode { "▲" } else { "^" };
+    let text = match plan.peak_bytes.saturating_sub(top) {
+        0 => format!("peak {}", Bytes(plan.peak_bytes)),
+        gaps => format!("{} alive, {} fragmented", Bytes(top), Bytes(gaps)),
+    };
+    let indent = label + 4;
+    // The text stands on the side where there is room.
+    let marker = if peak_column + text.len() + 2 <= columns {
+        format!("{:1$}{arrow} {text}", "", indent + peak_column)
+    } else {
+        format!("{:1$}{text} {arrow}", "", (indent + peak_column).saturating_sub(text.len() + 1))
+    };
+    out.push_str(&style.paint(Part::Peak, &marker));
+    out.push('\n');
+    out.push_str(&format!("  {:label$}  MiB over {} ops, in the order they run\n", "", plan.curve.len()));
+}
+
+/// At most `columns` values, each the largest of its share. A short curve is drawn wider.
+fn columns_of(curve: &[u64], columns: usize) -> Vec<u64> {
+    if curve.len() <= columns {
+        let repeat = (columns / curve.len().max(1)).clamp(1, WIDEST);
+        return curve.iter().flat_map(|&bytes| std::iter::repeat_n(bytes, repeat)).collect();
+    }
+    let mut values = vec![0; columns];
+    for (position, &bytes) in curve.iter().enumerate() {
+        if let Some(value) = values.get_mut(column_of(position, curve.len(), columns)) {
+            *value = bytes.max(*value);
+        }
+    }
+    values
+}
+
+/// The column of a position; the first one where it has several.
+fn column_of(position: usize, positions: usize, columns: usize) -> usize {
+    let column = position as u128 * columns as u128 / positions.max(1) as u128;
+    (column as usize).min(columns.saturating_sub(1))
+}
+
+/// What is alive at the peak: kinds by their share, the largest buffers of each.
+fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: Style, out: &mut String) {
+    let mut kinds = plan.by_kind.clone();
+    kinds.retain(|(_, bytes)| *bytes > 0);
+    kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let rows: Vec<(&str, u64, Vec<Row>)> = kinds
+        .into_iter()
+        .map(|(kind, bytes)| {
+            let of_kind = plan.live_at_peak.iter().filter(|b| b.kind.name() == kind);
+            (kind, bytes, rows_of(of_kind, main, sources))
+        })
+        .collect();
+    let width = |f: fn(&Row) -> &str| {
+        rows.iter().flat_map(|(_, _, rows)| rows).map(|r| f(r).width()).max().unwrap_or(0)
+    };
+    let (name, ty, line) = (width(|r| &r.name).max(14), width(|r| &r.ty), width(|r| &r.line));
+    out.push_str(&format!("  alive at the peak, {} in all\n", Bytes(plan.peak_bytes)));
+    for (kind, bytes, rows) in &rows {
+        let share = *bytes as f64 / plan.peak_bytes.max(1) as f64 * 100.0;
+        let pad = (name + ty + 4).saturating_sub(kind.len());
+        out.push_str(&format!(
+            "  {}{:pad$}{:>10}  {share:.1} %\n",
+            style.paint(Part::Strong, kind),
+            "",
+            mib(*bytes)
+        ));
+        for row in rows {
+            let text = format!(
+                "    {}  {}  {:>10}  {}  {}",
+                pad_to(&row.name, name),
+                pad_to(&row.ty, ty),
+                row.mib,
+                pad_to(&row.line, line),
+                row.kept_by
+            );
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+    }
+}
+
+struct Row {
+    name: String,
+    ty: String,
+    mib: String,
+    line: String,
+    kept_by: String,
+}
+
+fn rows_of<'a>(
+    buffers: impl Iterator<Item = &'a LiveBuffer>,
+    main: Option<FileId>,
+    sources: &SourceMap,
+) -> Vec<Row> {
+    let buffers: Vec<&LiveBuffer> = buffers.collect();
+    let place = |place: Option<Place>| place.map_or(String::new(), |p| place_text(p, main, sources));
+    let mut rows: Vec<Row> = buffers
+        .iter()
+        .take(ROWS_PER_KIND)
+        .map(|b| Row {
+            name: visible::line(&b.name, NAME_LIMIT).into_owned(),
+            ty: b.ty.as_ref().map_or(String::new(), |t| t.to_string()),
+            mib: mib(b.bytes),
+            line: place(b.place),
+            kept_by: match (b.kept_by.as_str(), b.kept_by_place) {
+                ("state", _) => String::new(),
+                ("output", None) => "kept as an output".to_owned(),
+                ("output", Some(at)) => format!("kept as an output, {}", place_text(at, main, sources)),
+                ("nothing", _) => "not read".to_owned(),
+                (op, None) => format!("kept for {op}"),
+                (op, Some(at)) => format!("kept for {op}, {}", place_text(at, main, sources)),
+            },
+        })
+        .collect();
+    let rest = buffers.get(ROWS_PER_KIND..).unwrap_or_default();
+    if !rest.is_empty() {
+        rows.push(Row {
+            name: format!("and {} more", rest.len()),
+            ty: String::new(),
+            mib: mib(rest.iter().map(|b| b.bytes).sum()),
+            line: String::new(),
+            kept_by: String::new(),
+        });
+    }
+    rows
+}
+
+/// `format!` pads by characters; terminals show columns.
+fn pad_to(text: &str, width: usize) -> String {
+    let columns: usize = text.chars().map(|c| c.width().unwrap_or(0)).sum();
+    format!("{text}{:1$}", "", width.saturating_sub(columns))
+}

@@ -1,0 +1,150 @@
+//! A lower bound on the live peak of every order, with what proves it.
+
+use super::{
+    OpId, ScheduleGraph,
+    cut::Cutter,
+    index::Index,
+    profile::{Profile, profile},
+};
+
+/// Arcs that all cuts of one bound may look at together.
+pub(super) const CUT_WORK: u64 = 60_000_000;
+
+/// No order, and no choice of overwrites, has a lower live peak.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bound {
+    pub bytes: u64,
+    /// The op that runs with at least this much alive. `None` for an empty graph.
+    pub op: Option<OpId>,
+    /// The ops done before `op` where that is cheapest for it, in source order. With `branched` they
+    /// belong to the best single cut, which proves a little less than `bytes`.
+    pub before: Vec<OpId>,
+    /// One cut was not enough: the places of undecided ops were told apart.
+    pub branched: bool,
+}
+
+/// The bound on all orders of a graph. `order` is a good one: its hottest ops are looked at first,
+/// and the search stops when its peak is met.
+pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
+    let ix = Index::new(graph);
+    let order: Vec<u32> = order.iter().map(|op| op.0).filter(|&op| (op as usize) < ix.ops).collect();
+    if !ix.exact {
+        return rough(graph, &ix);
+    }
+    let profile = profile(&ix, &order);
+    let found = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
+    found.to_bound(&ix)
+}
+
+/// A bound in units.
+#[derive(Debug, Clone)]
+pub(super) struct Proof {
+    pub(super) units: i64,
+    pub(super) op: Option<u32>,
+    /// Free ops done before `op` in the best cut.
+    pub(super) done: Vec<u32>,
+    pub(super) branched: bool,
+}
+
+impl Proof {
+    /// A search has shown that nothing is below `units`.
+    pub(super) fn raise(&mut self, units: i64) {
+        if units > self.units {
+            (self.units, self.branched) = (units, true);
+        }
+    }
+
+    pub(super) fn to_bound(&self, ix: &Index) -> Bound {
+        let Some(op) = self.op else { return Bound { bytes: ix.to_bytes(self.units), ..Bound::default() } };
+        let mut before = vec![false; ix.ops];
+        for &u in &self.done {
+            before[u as usize] = true;
+        }
+        let mut stack = vec![op];
+        while let Some(u) = stack.pop() {
+            for &p in ix.preds.get(u as usize) {
+                if !before[p as usize] {
+                    before[p as usize] = true;
+                    stack.push(p);
+                }
+            }
+        }
+        let before = (0..ix.ops as u32).filter(|&u| before[u as usize]).map(OpId).collect();
+        Bound { bytes: ix.to_bytes(self.units), op: Some(OpId(op)), before, branched: self.branched }
+    }
+}
+
+/// What op needs by itself: all it reads and makes, with every overwrite granted.
+fn footprint(ix: &Index, v: usize) -> i64 {
+    let reads: i64 = ix.reads.get(v).iter().map(|&r| ix.size[r as usize]).sum();
+    reads + ix.made[v] - ix.saved(v, |_| true) + ix.workspace[v]
+}
+
+/// The footprints, and the inputs before the first op.
+pub(super) fn footprints(ix: &Index) -> Proof {
+    let inputs: i64 = ix.inputs.iter().map(|&b| ix.size[b as usize]).sum();
+    let first = (0..ix.ops)
+        .filter(|&v| ix.preds.count(v) == 0)
+        .map(|v| (ix.made[v] - ix.saved(v, |_| true) + ix.workspace[v], v as u32))
+        .min();
+    let mut best = match first {
+        Some((grows, v)) => {
+            Proof { units: inputs + ix.unread + grows, op: Some(v), done: Vec::new(), branched: false }
+        }
+        None => Proof { units: inputs + ix.unread, op: None, done: Vec::new(), branched: false },
+    };
+    for v in 0..ix.ops {
+        let units = footprint(ix, v);
+        if units > best.units {
+            best = Proof { units, op: Some(v as u32), done: Vec::new(), branched: false };
+        }
+    }
+    best
+}
+
+/// The best bound of a single op. Only ops with more alive in `order` than the bound so far can
+/// improve it, so the hottest come first.
+pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &mut u64) -> Proof {
+    let mut best = footprints(ix);
+    let idle = idle(ix);
+    let mut hot: Vec<u32> = (0..order.len() as u32).collect();
+    hot.sort_by_key(|&at| std::cmp::Reverse(profile.live[at as usize]));
+    let source: Vec<u32> = (0..ix.ops as u32).collect();
+    let mut cutter = Cutter::new(ix);
+    for at in hot {
+        if profile.live[at as usize] <= best.units || *work == 0 {
+            break;
+        }
+        let op = order[at as usize];
+        let cut = cutter.solve(op, &source, profile.peak - idle, work);
+        let units = cut.units + idle;
+        if units > best.units {
+            best = Proof { units, op: Some(op), done: cut.smallest, branched: false };
+        }
+    }
+    best
+}
+
+/// Units of inputs that are outputs and that no op reads: alive all the time, and met by no cut.
+pub(super) fn idle(ix: &Index) -> i64 {
+    let unread = |b: &&u32| ix.users.count(**b as usize) == 0;
+    ix.inputs.iter().filter(unread).map(|&b| ix.size[b as usize]).sum()
+}
+
+/// The footprints in wide arithmetic, for sizes whose sums do not fit the units.
+pub(super) fn rough(graph: &ScheduleGraph, ix: &Index) -> Bound {
+    let bytes = |b: u32| u128::from(graph.arena_bytes(super::BufferId(b)));
+    let mut best = Bound::default();
+    for v in 0..ix.ops {
+        let sum = |list: &[u32]| -> u128 { list.iter().map(|&b| bytes(b)).sum() };
+        let saved: u128 = ix.matching(v, |_| true).iter().map(|&(m, _)| bytes(m)).sum();
+        let op = OpId(v as u32);
+        let units = sum(ix.reads.get(v)) + sum(ix.makes.get(v)) - saved + u128::from(graph.workspace(op));
+        let units = u64::try_from(units).unwrap_or(u64::MAX);
+        if units > best.bytes {
+            let before = Proof { units: 0, op: Some(op.0), done: Vec::new(), branched: false };
+            best = Bound { bytes: units, ..before.to_bound(ix) };
+        }
+    }
+    best
+}

@@ -1,0 +1,191 @@
+//! The lowest peak of a stretch of an order, exactly, by search over the sets of ops that can be
+//! done (down-sets), cheapest peak first.
+//!
+//! The number of sets is held down by one rule: an op that is ready, fits under the peak so far
+//! and leaves no more alive than before is done at once. That never hurts: whatever follows finds
+//! the same buffers alive or fewer, since buffers freed by it stay freed and what it made is read
+//! only by ops that need it anyway.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::index::Index;
+
+/// The widest stretch: a set of its ops is one word.
+pub(super) const WIDTH: usize = 128;
+
+/// A stretch of an order, with ops and buffers renumbered.
+struct Stretch<'a> {
+    ix: &'a Index,
+    ops: &'a [u32],
+    preds: Vec<u128>,
+    /// For each op the buffers that it may free: the units and the readers that must be done.
+    frees: Vec<Vec<(i64, u128)>>,
+    /// Units left alive by each op: what it makes and somebody reads.
+    kept: Vec<i64>,
+    /// The readers of each buffer that is read, or `None` if it outlives the stretch.
+    readers: FxHashMap<u32, Option<u128>>,
+    /// Inputs that nobody reads, alive during the first op.
+    unread: i64,
+}
+
+/// What the search found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// An order of the lowest peak, which is below the limit.
+    Order(Vec<u32>, i64),
+    /// Every order of the stretch reaches the limit.
+    Nothing,
+    /// The search was given up. No order has a peak below this.
+    GaveUp(i64),
+}
+
+/// A stretch of a legal order: everything before it is done, nothing after it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Range<'a> {
+    pub(super) order: &'a [u32],
+    /// By op.
+    pub(super) position: &'a [u32],
+    pub(super) start: usize,
+    pub(super) end: usize,
+    /// Units alive before it.
+    pub(super) alive: i64,
+}
+
+/// Orders a stretch for the lowest peak below `limit`; what is at most `floor` is as good as that.
+/// At most `states` sets are looked at.
+pub(super) fn search(ix: &Index, range: Range<'_>, floor: i64, limit: i64, states: &mut usize) -> Found {
+    let ops = &range.order[range.start..range.end];
+    if ops.len() > WIDTH {
+        return Found::GaveUp(0);
+    }
+    let stretch = Stretch::new(ix, range);
+    let all = if ops.len() == WIDTH { u128::MAX } else { (1 << ops.len()) - 1 };
+    let mut known: FxHashMap<u128, State> = FxHashMap::default();
+    let mut seen: FxHashSet<u128> = FxHashSet::default();
+    // By peak, then the set that is furthest, then the newest.
+    let mut heap: BinaryHeap<(Reverse<i64>, u32, u64, u128, u8)> = BinaryHeap::new();
+    let mut peak = floor;
+    let mut clock = 0u64;
+    let mut entry = State { from: 0, steps: Vec::new(), alive: range.alive };
+    let mut set = 0u128;
+    loop {
+        if *states == 0 {
+            return Found::GaveUp(peak);
+        }
+        *states -= 1;
+        // Everything that costs nothing, at once.
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for op in 0..ops.len() {
+                if !stretch.is_ready(op, set) {
+                    continue;
+                }
+                let (up, net) = stretch.cost(op, set);
+                if net <= 0 && entry.alive + up <= peak {
+                    set |= 1 << op;
+                    entry.alive += net;
+                    entry.steps.push(op as u8);
+                    moved = true;
+                }
+            }
+        }
+        if set == all {
+            let mut order: Vec<u32> = entry.steps.iter().rev().map(|&op| ops[op as usize]).collect();
+            let mut from = entry.from;
+            while let Some(state) = known.get(&from) {
+                order.extend(state.steps.iter().rev().map(|&op| ops[op as usize]));
+                if state.from == from {
+                    break;
+                }
+                from = state.from;
+            }
+            order.reverse();
+            return Found::Order(order, peak);
+        }
+        if !known.contains_key(&set) {
+            for op in 0..ops.len() {
+                if stretch.is_ready(op, set) && !seen.contains(&(set | 1 << op)) {
+                    let need = (entry.alive + stretch.cost(op, set).0).max(peak);
+                    if need < limit {
+                        clock += 1;
+                        heap.push((Reverse(need), set.count_ones(), clock, set, op as u8));
+                    }
+                }
+            }
+            known.insert(set, entry);
+        }
+        loop {
+            let Some((Reverse(need), _, _, from, op)) = heap.pop() else { return Found::Nothing };
+            let next = from | 1 << op;
+            if let Some(state) = known.get(&from)
+                && seen.insert(next)
+            {
+                peak = peak.max(need);
+                let (_, net) = stretch.cost(op as usize, from);
+                entry = State { from, steps: vec![op], alive: state.alive + net };
+                set = next;
+                break;
+            }
+        }
+    }
+}
+
+/// How a set was reached: from an earlier one, by which ops in turn, and what is alive then.
+struct State {
+    from: u128,
+    steps: Vec<u8>,
+    alive: i64,
+}
+
+impl<'a> Stretch<'a> {
+    fn new(ix: &'a Index, range: Range<'a>) -> Self {
+        let ops = &range.order[range.start..range.end];
+        let inside = |op: u32| {
+            let at = range.position[op as usize] as usize;
+            (range.start..range.end).contains(&at).then(|| 1u128 << (at - range.start))
+        };
+        let preds =
+            ops.iter().map(|&op| ix.preds.get(op as usize).iter().filter_map(|&p| inside(p)).sum()).collect();
+        let mut readers: FxHashMap<u32, Option<u128>> = FxHashMap::default();
+        for &op in ops {
+            for &b in ix.reads.get(op as usize) {
+                readers.entry(b).or_insert_with(|| {
+                    let users = ix.users.get(b as usize);
+                    let later = users.iter().any(|&u| range.position[u as usize] as usize >= range.end);
+                    (!later && !ix.output[b as usize]).then(|| users.iter().filter_map(|&u| inside(u)).sum())
+                });
+            }
+        }
+        let frees = ops
+            .iter()
+            .map(|&op| {
+                let reads = ix.reads.get(op as usize).iter();
+                reads.filter_map(|&r| readers[&r].map(|mask| (ix.size[r as usize], mask))).collect()
+            })
+            .collect();
+        let kept = ops.iter().map(|&op| ix.made[op as usize] - ix.dead[op as usize]).collect();
+        let unread = if range.start == 0 { ix.unread } else { 0 };
+        Stretch { ix, ops, preds, frees, kept, readers, unread }
+    }
+
+    fn is_ready(&self, op: usize, set: u128) -> bool {
+        set >> op & 1 == 0 && self.preds[op] & !set == 0
+    }
+
+    /// Growth while the op runs after `set`, and from before it to after it.
+    fn cost(&self, op: usize, set: u128) -> (i64, i64) {
+        let v = self.ops[op] as usize;
+        let done = set | 1 << op;
+        let dead = |&&(_, readers): &&(i64, u128)| readers & !done == 0;
+        let freed: i64 = self.frees[op].iter().filter(dead).map(|&(size, _)| size).sum();
+        let dies = |r: usize| matches!(self.readers.get(&(r as u32)), Some(Some(mask)) if mask & !done == 0);
+        let mut up = self.ix.made[v] + self.ix.workspace[v] - self.ix.saved(v, dies);
+        if set == 0 {
+            up += self.unread;
+        }
+        (up, self.kept[op] - freed)
+    }
+}

@@ -1,0 +1,378 @@
+//! Greedy placements: blocks one after another, each into a gap between those that are placed.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{Item, Placement, Problem};
+
+/// Above this many block pairs looked at, an order that searches gaps is given up: on large
+/// problems the near-linear placements decide.
+const GAP_WORK: u64 = 20_000_000;
+
+/// Tries the placements, cheap ones first, until one reaches `goal`; the lowest arena otherwise.
+pub(super) fn portfolio(problem: &Problem, goal: u64) -> Placement {
+    let mut best = by_time(problem, Fit::Lowest);
+    let mut keep = |found: Option<Placement>| {
+        if let Some(found) = found
+            && found.height < best.height
+        {
+            best = found;
+        }
+        best.height <= goal
+    };
+    if keep(None) || keep(Some(by_time(problem, Fit::Best))) {
+        return best;
+    }
+    let orders = orders(&problem.blocks);
+    for order in &orders {
+        if keep(Some(stacked(problem, order))) {
+            return best;
+        }
+    }
+    let mut work = GAP_WORK;
+    for fit in [Fit::Lowest, Fit::Best] {
+        for order in &orders {
+            if keep(gaps(problem, order, fit, &mut work)) {
+                return best;
+            }
+        }
+    }
+    best
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    /// The lowest gap that is large enough.
+    Lowest,
+    /// The smallest gap that is large enough.
+    Best,
+}
+
+/// Orders in which blocks are placed: large ones, long ones and large areas first, and by time.
+fn orders(blocks: &[Item]) -> Vec<Vec<usize>> {
+    let life = |i: usize| (blocks[i].last - blocks[i].first + 1) as u64;
+    let area = |i: usize| u128::from(life(i)) * u128::from(blocks[i].bytes);
+    let sorted = |key: &dyn Fn(usize) -> (u128, u128)| {
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        order.sort_by_cached_key(|&i| (Reverse(key(i)), blocks[i].first));
+        order
+    };
+    let size = |i: usize| u128::from(blocks[i].bytes);
+    vec![
+        sorted(&|i| (u128::from(life(i)), size(i))),
+        sorted(&|i| (size(i), u128::from(life(i)))),
+        sorted(&|i| (area(i), size(i))),
+        sorted(&|i| (size(i), u128::MAX - blocks[i].first as u128)),
+        sorted(&|i| (u128::MAX - blocks[i].first as u128, size(i))),
+        sorted(&|i| (blocks[i].last as u128, size(i))),
+    ]
+}
+
+/// Blocks in the order of their start into the free ranges of that moment, as an allocator that
+/// runs along would.
+fn by_time(problem: &Problem, fit: Fit) -> Placement {
+    let blocks = &problem.blocks;
+    let mut starts: Vec<usize> = (0..blocks.len()).collect();
+    starts.sort_by_key(|&i| (blocks[i].first, Reverse(blocks[i].last), Reverse(blocks[i].bytes)));
+    let mut ends: Vec<usize> = (0..blocks.len()).collect();
+    ends.sort_by_key(|&i| blocks[i].last);
+    let mut ends = ends.into_iter().peekable();
+    let mut offsets = vec![0u64; blocks.len()];
+    let mut height = 0u64;
+    let mut free = Free::default();
+    for i in starts {
+        let block = blocks[i];
+        while let Some(dead) = ends.next_if(|&d| blocks[d].last < block.first) {
+            free.release(offsets[dead], blocks[dead].bytes);
+        }
+        let offset = match free.find(block.bytes, fit) {
+            Some(gap) => {
+                free.claim(gap, block.bytes);
+                gap
+            }
+            // The free range at the top, if any, is extended.
+            None => match free.top(height) {
+                Some(gap) => {
+                    free.claim(gap, height - gap);
+                    gap
+                }
+                None => height,
+            },
+        };
+        offsets[i] = offset;
+        height = height.max(offset.saturating_add(block.bytes));
+    }
+    Placement { offsets, height }
+}
+
+/// Free ranges by offset and by length.
+#[derive(Debug, Default)]
+struct Free {
+    by_offset: BTreeMap<u64, u64>,
+    by_length: BTreeSet<(u64, u64)>,
+}
+
+impl Free {
+    fn insert(&mut self, offset: u64, length: u64) {
+        self.by_offset.insert(offset, length);
+        self.by_length.insert((length, offset));
+    }
+
+    fn remove(&mut self, offset: u64) -> u64 {
+        let length = self.by_offset.remove(&offset).unwrap_or(0);
+        self.by_length.remove(&(length, offset));
+        length
+    }
+
+    fn release(&mut self, mut offset: u64, mut length: u64) {
+        if let Some((&before, &size)) = self.by_offset.range(..offset).next_back()
+            && before.saturating_add(size) == offset
+        {
+            self.remove(before);
+            offset = before;
+            length = length.saturating_add(size);
+        }
+        if self.by_offset.contains_key(&offset.saturating_add(length)) {
+            let after = self.remove(offset.saturating_add(length));
+            length = length.saturating_add(after);
+        }
+        self.insert(offset, length);
+    }
+
+    fn find(&self, length: u64, fit: Fit) -> Option<u64> {
+        match fit {
+            Fit::Best => self.by_length.range((length, 0)..).next().map(|&(_, offset)| offset),
+            Fit::Lowest => self.by_offset.iter().find(|&(_, &size)| size >= length).map(|(&at, _)| at),
+        }
+    }
+
+    /// The free range that ends at `height`.
+    fn top(&self, height: u64) -> Option<u64> {
+        let (&at, &size) = self.by_offset.iter().next_back()?;
+        (at.saturating_add(size) == height).then_some(at)
+    }
+
+    fn claim(&mut self, offset: u64, length: u64) {
+        let size = self.remove(offset);
+        if size > length {
+            self.insert(offset.saturating_add(length), size - length);
+        }
+    }
+}
+
+/// Each block on top of all that are placed and alive with it; gaps below stay empty. Exact for
+/// nested lifetimes when long ones come first.
+fn stacked(problem: &Problem, order: &[usize]) -> Placement {
+    let mut skyline = Skyline::new(problem.times);
+    let mut offsets = vec![0u64; problem.blocks.len()];
+    let mut height = 0;
+    for &i in order {
+        let block = problem.blocks[i];
+        let offset = skyline.max(block.first, block.last);
+        offsets[i] = offset;
+        let top = offset.saturating_add(block.bytes);
+        skyline.raise(block.first, block.last, top);
+        height = height.max(top);
+    }
+    Placement { offsets, height }
+}
+
+/// Maxima over ranges; raising a range to a value. Raises only ever go above what is there.
+#[derive(Debug)]
+struct Skyline {
+    width: usize,
+    /// Largest height in the subtree, and the height that holds for all of it.
+    largest: Vec<u64>,
+    whole: Vec<u64>,
+}
+
+impl Skyline {
+    fn new(times: usize) -> Skyline {
+        let width = times.next_power_of_two().max(1);
+        Skyline { width, largest: vec![0; width * 2], whole: vec![0; width * 2] }
+    }
+
+    fn max(&self, first: usize, last: usize) -> u64 {
+        let (mut lo, mut hi) = (self.width + first, self.width + last + 1);
+        let (first, last) = (lo, hi - 1);
+        let mut best = 0;
+        while lo < hi {
+            if lo % 2 == 1 {
+                best = best.max(self.largest[lo]);
+                lo += 1;
+            }
+            if hi % 2 == 1 {
+                hi -= 1;
+                best = best.max(self.largest[hi]);
+            }
+            lo /= 2;
+            hi /= 2;
+        }
+        for mut at in [first, last] {
+            while at > 0 {
+                best = best.max(self.whole[at]);
+                at /= 2;
+            }
+        }
+        best
+    }
+
+    fn raise(&mut self, first: usize, last: usize, top: u64) {
+        let (mut lo, mut hi) = (self.width + first, self.width + last + 1);
+        let (first, last) = (lo, hi - 1);
+        while lo < hi {
+            if lo % 2 == 1 {
+                self.cover(lo, top);
+                lo += 1;
+            }
+            if hi % 2 == 1 {
+                hi -= 1;
+                self.cover(hi, top);
+            }
+            lo /= 2;
+            hi /= 2;
+        }
+        for mut at in [first, last] {
+            while at > 1 {
+                at /= 2;
+                self.largest[at] = self.largest[at * 2].max(self.largest[at * 2 + 1]).max(self.whole[at]);
+            }
+        }
+    }
+
+    fn cover(&mut self, node: usize, top: u64) {
+        self.whole[node] = self.whole[node].max(top);
+        self.largest[node] = self.largest[node].max(top);
+    }
+}
+
+/// Each block into a gap between the placed blocks that are alive with it. `None` when `work` ran
+/// out.
+fn gaps(problem: &Problem, order: &[usize], fit: Fit, work: &mut u64) -> Option<Placement> {
+    let mut placed = Overlaps::new(problem.times, problem.blocks.len());
+    let mut offsets = vec![0u64; problem.blocks.len()];
+    let mut height = 0;
+    let mut near: Vec<(u64, u64)> = Vec::new();
+    for &i in order {
+        let block = problem.blocks[i];
+        near.clear();
+        placed.visit(block.first, block.last, |other| {
+            near.push((offsets[other], offsets[other].saturating_add(problem.blocks[other].bytes)));
+        });
+        *work = work.checked_sub(near.len() as u64 + 1)?;
+        near.sort_unstable();
+        let offset = find_gap(&near, block.bytes, fit);
+        offsets[i] = offset;
+        placed.insert(i, block.first, block.last);
+        height = height.max(offset.saturating_add(block.bytes));
+    }
+    Some(Placement { offsets, height })
+}
+
+/// `near`: taken ranges by offset.
+fn find_gap(near: &[(u64, u64)], bytes: u64, fit: Fit) -> u64 {
+    let mut top = 0u64;
+    let mut best: Option<(u64, u64)> = None;
+    for &(from, to) in near {
+        if from >= top && from - top >= bytes {
+            match fit {
+                Fit::Lowest => return top,
+                Fit::Best => {
+                    if best.is_none_or(|(size, _)| from - top < size) {
+                        best = Some((from - top, top));
+                    }
+                }
+            }
+        }
+        top = top.max(to);
+    }
+    best.map_or(top, |(_, offset)| offset)
+}
+
+/// Which inserted blocks overlap a range of times: a segment tree with the blocks that cover a
+/// node's range, and those that lie within it.
+#[derive(Debug)]
+struct Overlaps {
+    width: usize,
+    covering: Vec<Vec<u32>>,
+    within: Vec<Vec<u32>>,
+    stamp: Vec<u32>,
+    clock: u32,
+}
+
+impl Overlaps {
+    fn new(times: usize, blocks: usize) -> Overlaps {
+        let width = times.next_power_of_two().max(1);
+        Overlaps {
+            width,
+            covering: vec![Vec::new(); width * 2],
+            within: vec![Vec::new(); width * 2],
+            stamp: vec![0; blocks],
+            clock: 0,
+        }
+    }
+
+    fn insert(&mut self, block: usize, first: usize, last: usize) {
+        let (mut lo, mut hi) = (self.width + first, self.width + last + 1);
+        let mut above = (lo / 2, (hi - 1) / 2);
+        while lo < hi {
+            if lo % 2 == 1 {
+                self.covering[lo].push(block as u32);
+                lo += 1;
+            }
+            if hi % 2 == 1 {
+                hi -= 1;
+                self.covering[hi].push(block as u32);
+            }
+            lo /= 2;
+            hi /= 2;
+        }
+        while above.0 > 0 {
+            self.within[above.0].push(block as u32);
+            if above.1 != above.0 {
+                self.within[above.1].push(block as u32);
+            }
+            above = (above.0 / 2, above.1 / 2);
+        }
+    }
+
+    /// Calls `each` once for every inserted block that overlaps the range.
+    fn visit(&mut self, first: usize, last: usize, mut each: impl FnMut(usize)) {
+        self.clock += 1;
+        let clock = self.clock;
+        let stamp = &mut self.stamp;
+        let mut list = |blocks: &[u32]| {
+            for &b in blocks {
+                if stamp[b as usize] != clock {
+                    stamp[b as usize] = clock;
+                    each(b as usize);
+                }
+            }
+        };
+        let (mut lo, mut hi) = (self.width + first, self.width + last + 1);
+        let mut above = (lo, hi - 1);
+        while lo < hi {
+            if lo % 2 == 1 {
+                list(&self.covering[lo]);
+                list(&self.within[lo]);
+                lo += 1;
+            }
+            if hi % 2 == 1 {
+                hi -= 1;
+                list(&self.covering[hi]);
+                list(&self.within[hi]);
+            }
+            lo /= 2;
+            hi /= 2;
+        }
+        while above.0 > 0 {
+            list(&self.covering[above.0]);
+            if above.1 != above.0 {
+                list(&self.covering[above.1]);
+            }
+            above = (above.0 / 2, above.1 / 2);
+        }
+    }
+}

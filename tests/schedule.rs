@@ -1,0 +1,218 @@
+//! Orders, bounds and places of schedule graphs, checked by code of its own.
+
+mod schedule_support;
+
+use std::time::{Duration, Instant};
+
+use schedule_support::{
+    brute::{by_down_sets, by_permutations},
+    case1::{Binding, Block64, MIB, case1},
+    check::check,
+    random::{Random, Shape, graph},
+};
+use tg::{
+    plan::Instruction,
+    schedule::{
+        BufferFlags, BufferId, GraphBuilder, Options, OrderKind, ScheduleGraph, instructions, schedule,
+    },
+};
+
+const PLAIN: BufferFlags = BufferFlags { persistent: false, input: false, output: false };
+const INPUT: BufferFlags = BufferFlags { persistent: false, input: true, output: false };
+const OUTPUT: BufferFlags = BufferFlags { persistent: false, input: false, output: true };
+
+fn plan(graph: &ScheduleGraph) -> tg::plan::Schedule {
+    let plan = schedule(graph, &Options::default());
+    check(graph, &plan);
+    plan
+}
+
+#[test]
+fn the_two_exact_searches_agree() {
+    for seed in 0..400 {
+        let graph = graph(&mut Random::new(seed), Shape { ops: 1 + seed as usize % 7, dense: seed % 3 == 0 });
+        assert_eq!(by_permutations(&graph), by_down_sets(&graph), "seed {seed}");
+    }
+}
+
+#[test]
+fn small_random_graphs_lie_between_bound_and_peak() {
+    let (mut sum, mut count, mut tight) = (0.0, 0, 0);
+    for seed in 0..4000u64 {
+        let shape = Shape { ops: 1 + seed as usize % 10, dense: seed % 2 == 0 };
+        let graph = graph(&mut Random::new(seed), shape);
+        let plan = plan(&graph);
+        let optimum = by_down_sets(&graph);
+        assert!(plan.lower_bound_bytes <= optimum, "seed {seed}: bound above the optimum");
+        assert!(optimum <= plan.live_peak_bytes, "seed {seed}: peak below the optimum");
+        sum += plan.live_peak_bytes as f64 / optimum.max(1) as f64 - 1.0;
+        count += 1;
+        tight += usize::from(plan.lower_bound_bytes == optimum);
+    }
+    let excess = 100.0 * sum / f64::from(count);
+    println!("up to 10 ops: mean excess {excess:.4} %, bound tight in {tight} of {count}");
+    assert!(excess < 1.0, "mean excess of {excess} %");
+}
+
+#[test]
+fn random_graphs_of_up_to_18_ops_are_near_the_optimum() {
+    let (mut sum, mut count, mut worst) = (0.0, 0, 0.0f64);
+    for seed in 10_000..10_300u64 {
+        let shape = Shape { ops: 11 + seed as usize % 8, dense: seed % 2 == 0 };
+        let graph = graph(&mut Random::new(seed), shape);
+        let plan = plan(&graph);
+        let optimum = by_down_sets(&graph);
+        assert!(plan.lower_bound_bytes <= optimum && optimum <= plan.live_peak_bytes, "seed {seed}");
+        let excess = plan.live_peak_bytes as f64 / optimum.max(1) as f64 - 1.0;
+        worst = worst.max(excess);
+        sum += excess;
+        count += 1;
+    }
+    let excess = 100.0 * sum / f64::from(count);
+    println!("11 to 18 ops: mean excess {excess:.4} %, worst {:.2} %", 100.0 * worst);
+    assert!(excess < 1.0, "mean excess of {excess} %");
+}
+
+#[test]
+fn larger_random_graphs_are_legal_in_every_kind_of_order() {
+    for seed in 0..60u64 {
+        let shape = Shape { ops: 20 + (seed as usize * 7) % 180, dense: seed % 2 == 0 };
+        let graph = graph(&mut Random::new(seed), shape);
+        let mut lowest = u64::MAX;
+        for order in [OrderKind::Source, OrderKind::List, OrderKind::Lpmf, OrderKind::Dfs] {
+            let plan = schedule(&graph, &Options { order, ..Options::default() });
+            check(&graph, &plan);
+            lowest = lowest.min(plan.live_peak_bytes);
+        }
+        let best = plan(&graph);
+        assert!(best.live_peak_bytes <= lowest, "seed {seed}: best is not the best");
+    }
+}
+
+#[test]
+fn plans_do_not_depend_on_the_run() {
+    for seed in 0..20 {
+        let graph = graph(&mut Random::new(seed), Shape { ops: 60, dense: true });
+        assert_eq!(plan(&graph), plan(&graph), "seed {seed}");
+    }
+}
+
+/// `persistent + input` of case 1 in MiB: 128 weights of 4 MiB with their biases, and the input.
+const CASE1_RESIDENT: f64 = 512.5;
+
+fn case1_peak(block: Block64) -> (f64, f64) {
+    let graph = case1(block);
+    let plan = plan(&graph);
+    let mib = |bytes: u64| bytes as f64 / MIB as f64 + CASE1_RESIDENT;
+    (mib(plan.live_peak_bytes), mib(plan.lower_bound_bytes))
+}
+
+#[test]
+fn case_1_without_checkpoint() {
+    let (peak, bound) = case1_peak(Block64 { blocks: 64, checkpoint: false, binding: Binding::None });
+    println!("peak {peak:.3} bound {bound:.3}");
+    assert!(peak <= 6886.6 && bound >= 6886.4 && bound <= peak, "peak {peak}, bound {bound}");
+}
+
+#[test]
+fn case_1_checkpointed() {
+    for binding in [Binding::None, Binding::Grad, Binding::All] {
+        let (peak, bound) = case1_peak(Block64 { blocks: 64, checkpoint: true, binding });
+        println!("{binding:?}: peak {peak:.3} bound {bound:.3}");
+        assert!(
+            peak <= 3848.6 && bound >= 3848.4 && bound <= peak,
+            "{binding:?}: peak {peak}, bound {bound}"
+        );
+    }
+}
+
+#[test]
+fn degenerate_graphs() {
+    let empty = plan(&GraphBuilder::new().finish());
+    assert_eq!((empty.arena_bytes, empty.live_peak_bytes, empty.lower_bound_bytes), (0, 0, 0));
+    assert!(empty.order.is_empty());
+
+    let mut builder = GraphBuilder::new();
+    let x = builder.buffer(512, INPUT);
+    let y = builder.buffer(512, OUTPUT);
+    builder.op(&[x], &[y], &[], &[(y, x)], 256);
+    let one = plan(&builder.finish());
+    assert_eq!((one.live_peak_bytes, one.lower_bound_bytes, one.arena_bytes), (768, 768, 768));
+    assert_eq!(one.overwrites[y.0 as usize], Some(x));
+
+    let mut builder = GraphBuilder::new();
+    builder.buffer(1024, INPUT);
+    let alone = plan(&builder.finish());
+    assert!(alone.lower_bound_bytes <= alone.live_peak_bytes);
+
+    let mut builder = GraphBuilder::new();
+    builder.op(&[], &[], &[], &[], 0);
+    let nothing = plan(&builder.finish());
+    assert_eq!((nothing.live_peak_bytes, nothing.arena_bytes), (0, 0));
+}
+
+#[test]
+fn sizes_near_the_limits() {
+    // Three of 2^60 fit 64 bits, forty do not: figures saturate, and nothing overflows.
+    for (count, odd) in [(3, 0), (3, 1), (15, 1), (40, 0), (40, 3)] {
+        let mut builder = GraphBuilder::new();
+        let mut made = Vec::new();
+        for _ in 0..count {
+            let b = builder.buffer((1 << 60) + odd, PLAIN);
+            builder.op(&[], &[b], &[], &[], odd);
+            made.push(b);
+        }
+        let last = builder.buffer(256, OUTPUT);
+        builder.op(&made, &[last], &[], &[], 0);
+        let graph = builder.finish();
+        let plan = schedule(&graph, &Options::default());
+        let expected = u128::from(count as u64) * ((1 << 60) + u128::from(odd)) + 256;
+        let expected = u64::try_from(expected).unwrap_or(u64::MAX);
+        assert_eq!(plan.live_peak_bytes, expected);
+        assert_eq!(plan.lower_bound_bytes, expected);
+        assert!(plan.arena_bytes >= expected);
+        if expected < u64::MAX {
+            check(&graph, &plan);
+        }
+    }
+}
+
+#[test]
+fn a_hundred_thousand_independent_ops() {
+    let mut builder = GraphBuilder::new();
+    for i in 0..100_000u64 {
+        let b = builder.buffer(256 * (1 + i % 7), PLAIN);
+        builder.op(&[], &[b], &[], &[], 0);
+        let out = builder.buffer(0, OUTPUT);
+        builder.op(&[b], &[out], &[], &[], 0);
+    }
+    let start = Instant::now();
+    let plan = plan(&builder.finish());
+    assert_eq!((plan.live_peak_bytes, plan.lower_bound_bytes), (1792, 1792));
+    assert!(start.elapsed() < Duration::from_secs(30), "took {:?}", start.elapsed());
+}
+
+#[test]
+fn instructions_free_right_after_the_last_reader() {
+    let mut builder = GraphBuilder::new();
+    let x = builder.buffer(256, INPUT);
+    let a = builder.buffer(256, PLAIN);
+    let b = builder.buffer(256, PLAIN);
+    let c = builder.buffer(512, OUTPUT);
+    let first = builder.op(&[x], &[a], &[], &[], 0);
+    let second = builder.op(&[a], &[b], &[], &[(b, a)], 0);
+    let third = builder.op(&[b], &[c], &[], &[], 0);
+    let graph = builder.finish();
+    let plan = plan(&graph);
+    assert_eq!(plan.overwrites, [None, None, Some(a), None] as [Option<BufferId>; 4]);
+    assert_eq!(
+        instructions(&graph, &plan.order, &plan.overwrites),
+        [
+            Instruction::Exec(first),
+            Instruction::Free(x),
+            Instruction::Exec(second),
+            Instruction::Exec(third),
+            Instruction::Free(b),
+        ]
+    );
+}

@@ -1,0 +1,136 @@
+//! The lowest live peak of a small graph, found by looking at everything.
+
+use tg::schedule::{BufferId, OpId, ScheduleGraph};
+
+/// All orders with all choices of overwrites, bytes counted by lifetimes. Up to 8 ops.
+pub fn by_permutations(graph: &ScheduleGraph) -> u64 {
+    if graph.op_count() == 0 {
+        return inputs(graph);
+    }
+    let mut best = u64::MAX;
+    let mut order = Vec::new();
+    permute(graph, &mut order, &mut best);
+    best
+}
+
+fn inputs(graph: &ScheduleGraph) -> u64 {
+    graph.buffer_ids().filter(|&b| graph.buffer(b).flags.input).map(|b| graph.arena_bytes(b)).sum()
+}
+
+fn permute(graph: &ScheduleGraph, order: &mut Vec<OpId>, best: &mut u64) {
+    if order.len() == graph.op_count() {
+        *best = (*best).min(peak(graph, order));
+        return;
+    }
+    for op in graph.ops() {
+        let ready = !order.contains(&op)
+            && graph.after(op).iter().all(|p| order.contains(p))
+            && graph.reads(op).iter().all(|&b| graph.maker(b).is_none_or(|p| order.contains(&p)));
+        if ready {
+            order.push(op);
+            permute(graph, order, best);
+            order.pop();
+        }
+    }
+}
+
+fn peak(graph: &ScheduleGraph, order: &[OpId]) -> u64 {
+    let at = |op: OpId| order.iter().position(|&o| o == op).unwrap();
+    let end = order.len() - 1;
+    let span = |b: BufferId| -> (usize, usize) {
+        let first = graph.maker(b).map_or(0, at);
+        let last = graph.ops().filter(|&op| graph.reads(op).contains(&b)).map(at).max().unwrap_or(first);
+        (first, if graph.buffer(b).flags.output { end } else { last })
+    };
+    let mut most = 0;
+    for (position, &op) in order.iter().enumerate() {
+        let alive: u64 = graph
+            .buffer_ids()
+            .filter(|&b| {
+                let (first, last) = span(b);
+                first <= position && position <= last
+            })
+            .map(|b| graph.arena_bytes(b))
+            .sum();
+        let dies = |r: BufferId| !graph.buffer(r).flags.output && span(r).1 == position;
+        most = most.max(alive + graph.workspace(op) - best_saving(graph, op, &dies));
+    }
+    most
+}
+
+/// The most bytes that overwriting can save: every subset of the pairs is tried.
+fn best_saving(graph: &ScheduleGraph, op: OpId, dies: &dyn Fn(BufferId) -> bool) -> u64 {
+    let pairs: Vec<_> = graph
+        .may_overwrite(op)
+        .iter()
+        .filter(|&&(m, r)| {
+            dies(r)
+                && !graph.buffer(r).flags.persistent
+                && !graph.buffer(r).flags.output
+                && graph.buffer(m).bytes == graph.buffer(r).bytes
+        })
+        .collect();
+    let mut best = 0;
+    for subset in 0u32..1 << pairs.len() {
+        let chosen: Vec<_> = (0..pairs.len()).filter(|i| subset >> i & 1 == 1).map(|i| pairs[i]).collect();
+        let matching =
+            chosen.iter().enumerate().all(|(i, a)| chosen[..i].iter().all(|b| a.0 != b.0 && a.1 != b.1));
+        if matching {
+            best = best.max(chosen.iter().map(|(m, _)| graph.buffer(*m).bytes).sum());
+        }
+    }
+    best
+}
+
+/// Dynamic programming over the sets of ops that can be done. Up to about 20 ops.
+pub fn by_down_sets(graph: &ScheduleGraph) -> u64 {
+    let n = graph.op_count();
+    if n == 0 {
+        return inputs(graph);
+    }
+    let mut need = vec![0u32; n];
+    for op in graph.ops() {
+        for p in graph.after(op) {
+            need[op.0 as usize] |= 1 << p.0;
+        }
+        for &b in graph.reads(op) {
+            if let Some(p) = graph.maker(b) {
+                need[op.0 as usize] |= 1 << p.0;
+            }
+        }
+    }
+    let readers: Vec<u32> = graph
+        .buffer_ids()
+        .map(|b| graph.ops().filter(|&op| graph.reads(op).contains(&b)).map(|op| 1 << op.0).sum())
+        .collect();
+    let mut best = vec![u64::MAX; 1 << n];
+    best[0] = 0;
+    for set in 0u32..1 << n {
+        let so_far = best[set as usize];
+        if so_far == u64::MAX {
+            continue;
+        }
+        let alive: u64 = graph
+            .buffer_ids()
+            .filter(|&b| {
+                let there = graph.maker(b).is_none_or(|op| set >> op.0 & 1 == 1);
+                let wanted = graph.buffer(b).flags.output || readers[b.0 as usize] & !set != 0;
+                let unread = readers[b.0 as usize] == 0 && graph.maker(b).is_none();
+                there && (wanted || unread && set == 0)
+            })
+            .map(|b| graph.arena_bytes(b))
+            .sum();
+        for op in graph.ops() {
+            let bit = 1 << op.0;
+            if set & bit != 0 || need[op.0 as usize] & !set != 0 {
+                continue;
+            }
+            let dies = |r: BufferId| readers[r.0 as usize] & !set & !bit == 0;
+            let made: u64 = graph.makes(op).iter().map(|&b| graph.arena_bytes(b)).sum();
+            let here = alive + made + graph.workspace(op) - best_saving(graph, op, &dies);
+            let next = &mut best[(set | bit) as usize];
+            *next = (*next).min(so_far.max(here));
+        }
+    }
+    best[(1 << n) - 1]
+}
