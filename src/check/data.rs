@@ -240,6 +240,9 @@ impl Evaluator {
         let path = self.path(&name);
         let fail = |ev: &mut Self, error: script::Error| ev.script_error(codes::FILE, at, error);
         let check = self.mode == Mode::Check;
+        if check && self.written.contains(&path) && !path.exists() {
+            return Ok(Value::Unknown(Unknown::Any));
+        }
         match path.extension().and_then(|e| e.to_str()) {
             Some("npy") if check => match npy::read_type(&path) {
                 Ok(ty) => Ok(Value::Stored(Stored::new(ty, None))),

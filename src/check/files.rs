@@ -114,6 +114,7 @@ impl Evaluator {
         let contents = self.contents("save", &args)?;
         let Some((path, at)) = file else { return Ok(Value::Unit) };
         if self.mode == Mode::Check || self.in_graph() {
+            self.written.insert(path);
             return Ok(Value::Unit);
         }
         let mut tensors: Vec<(String, Tensor)> = Vec::new();

@@ -175,6 +175,8 @@ pub struct Evaluator {
     resumed: bool,
     /// Loaded states of optimizers whose steps are not compiled yet, by name.
     pending: FxHashMap<String, Tensor>,
+    /// Files that the script saves, in mode Check: they may be missing when it loads them.
+    written: FxHashSet<PathBuf>,
     /// The memory that all steps share.
     arena: Arena,
 }
@@ -211,6 +213,7 @@ impl Evaluator {
             resume_at: files::Resume::default(),
             resumed: false,
             pending: FxHashMap::default(),
+            written: FxHashSet::default(),
             arena,
         }
     }
