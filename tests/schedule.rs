@@ -45,7 +45,7 @@ fn small_random_graphs_lie_between_bound_and_peak() {
         let optimum = by_down_sets(&graph);
         assert!(plan.lower_bound_bytes <= optimum, "seed {seed}: bound above the optimum");
         assert!(optimum <= plan.live_peak_bytes, "seed {seed}: peak below the optimum");
-        sum += plan.live_peak_bytes as f64 / optimum.max(1) as f64 - 1.0;
+        sum += plan.live_peak_bytes.max(1) as f64 / optimum.max(1) as f64 - 1.0;
         count += 1;
         tight += usize::from(plan.lower_bound_bytes == optimum);
     }
@@ -63,7 +63,7 @@ fn random_graphs_of_up_to_18_ops_are_near_the_optimum() {
         let plan = plan(&graph);
         let optimum = by_down_sets(&graph);
         assert!(plan.lower_bound_bytes <= optimum && optimum <= plan.live_peak_bytes, "seed {seed}");
-        let excess = plan.live_peak_bytes as f64 / optimum.max(1) as f64 - 1.0;
+        let excess = plan.live_peak_bytes.max(1) as f64 / optimum.max(1) as f64 - 1.0;
         worst = worst.max(excess);
         sum += excess;
         count += 1;

@@ -15,6 +15,7 @@ mod index;
 pub mod pack;
 mod place;
 mod profile;
+mod refute;
 mod search;
 
 use std::time::Duration;

@@ -299,7 +299,8 @@ fn split(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
     let sizes = match args.ints(1)?.unwrap_or_default() {
         &[parts] => {
             let parts = size("split", "the number of parts", parts)?;
-            if parts == 0 || total % parts != 0 {
+            // More parts than elements are never meant, and could be any number on an empty axis.
+            if parts == 0 || parts > total.max(1) || total % parts != 0 {
                 return Err(OpError::new(format!(
                     "`split`: axis {along} of {ty} does not divide into {parts} equal parts"
                 ))

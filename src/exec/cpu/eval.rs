@@ -134,9 +134,6 @@ fn instruction(op: &Op) -> Option<Instr> {
     })
 }
 
-/// Any aligned address serves for no bytes.
-const NO_WORKSPACE: *mut u8 = std::ptr::without_provenance_mut(64);
-
 fn dense_access(ty: &Type) -> Access {
     Access { buffer: BufferId(0), ty: ty.clone(), layout: Layout::dense(ty.shape()) }
 }
@@ -185,7 +182,7 @@ fn gather_view(base: &Tensor, ty: &Type, layout: &Layout, page: &ScalarPage) -> 
     unsafe {
         let from = read_only(base, ty, layout);
         let to = Operand::new(value.bytes_mut().as_mut_ptr(), ty, &dense);
-        super::movement::copy(&Call::new(&[from], &[to], NO_WORKSPACE, 0, page))?;
+        super::movement::copy(&Call::new(&[from], &[to], super::NO_WORKSPACE, 0, page))?;
     }
     Ok(value)
 }

@@ -1,20 +1,29 @@
 //! The CPU interpreter.
 
+mod arena;
 mod call;
 mod convert;
 mod elementwise;
 mod eval;
+mod executable;
 mod math;
 pub(crate) mod matmul;
 pub(crate) mod movement;
 pub(crate) mod nn;
+pub(crate) mod parallel;
+mod prepare;
 mod random;
 pub(crate) mod reduce;
 mod simd;
 mod strided;
 
+pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};
 pub use eval::{RunError, eval};
+pub use executable::{Executable, Printer, Run};
+
+/// Any aligned address serves for no bytes.
+const NO_WORKSPACE: *mut u8 = std::ptr::without_provenance_mut(64);
 
 /// An address that tasks on several threads use at places of their own.
 pub(crate) struct Shared<T>(*mut T);

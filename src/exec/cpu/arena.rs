@@ -1,0 +1,74 @@
+//! The memory of all steps of a session: one allocation, as large as the largest plan so far.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+use crate::{ops::OpError, plan::ALIGNMENT};
+
+/// One aligned allocation that grows between runs. What it holds does not outlive a run.
+#[derive(Debug)]
+pub struct Arena {
+    base: *mut u8,
+    layout: Layout,
+    limit: u64,
+}
+
+// SAFETY: the memory belongs to the arena alone.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    /// An empty arena that never grows beyond `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        Arena { base: std::ptr::null_mut(), layout: Layout::new::<()>(), limit }
+    }
+
+    /// What it takes, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.layout.size() as u64
+    }
+
+    /// Makes room for `bytes`. Everything in the arena is lost. The limit is checked before
+    /// anything is allocated, and memory that the system does not have is an error.
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), OpError> {
+        if bytes <= self.bytes() {
+            return Ok(());
+        }
+        if bytes > self.limit {
+            return Err(OpError::new(format!(
+                "the step needs {bytes} bytes of memory, and the limit is {} bytes",
+                self.limit
+            )));
+        }
+        let missing =
+            || OpError::new(format!("the {bytes} bytes of memory that the step needs cannot be allocated"));
+        let size = usize::try_from(bytes).map_err(|_| missing())?;
+        let layout = Layout::from_size_align(size, ALIGNMENT as usize).map_err(|_| missing())?;
+        self.release();
+        // SAFETY: the size is above 0.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            return Err(missing());
+        }
+        (self.base, self.layout) = (base, layout);
+        Ok(())
+    }
+
+    /// Gives the memory back to the system.
+    pub fn release(&mut self) {
+        if !self.base.is_null() {
+            // SAFETY: allocated in `reserve` with this layout.
+            unsafe { dealloc(self.base, self.layout) };
+            (self.base, self.layout) = (std::ptr::null_mut(), Layout::new::<()>());
+        }
+    }
+
+    /// The first byte; an aligned address that nothing may be read from while the arena is empty.
+    pub(super) fn base(&mut self) -> *mut u8 {
+        if self.base.is_null() { std::ptr::without_provenance_mut(ALIGNMENT as usize) } else { self.base }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

@@ -1,0 +1,305 @@
+//! Runs a plan: a loop over its instructions, in one arena, at the planned offsets.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::{
+    Arena, Call, Operand, RunError, ScalarPage, Shared,
+    prepare::{Action, Place, Root, prepare},
+};
+use crate::{
+    exec::Tensor,
+    ir::{DType, NodeId},
+    ops::{Layout, OpError},
+    plan::{Home, Instruction, Plan},
+    schedule::BufferId,
+};
+
+/// Called with the label and the value of every `debug(x)`, in the planned order.
+pub type Printer = Box<dyn FnMut(&str, &Tensor) + Send>;
+
+/// A plan with everything prepared that a run needs.
+pub struct Executable {
+    plan: Arc<Plan>,
+    /// One per op of the schedule graph.
+    actions: Vec<Action>,
+    /// The slots that a run writes.
+    written: Vec<bool>,
+    /// Buffers whose place another takes over: what is freed is the other's.
+    taken_over: Vec<bool>,
+    poison: bool,
+    printer: Option<Printer>,
+}
+
+/// What a run gave.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub outputs: Vec<Tensor>,
+    /// End of the highest byte that a buffer or workspace used, from the start of the arena.
+    pub high_water_bytes: u64,
+}
+
+/// The message of the error that a cancelled run ends with.
+const CANCELLED: &str = "the run was cancelled";
+
+impl RunError {
+    /// Whether the run ended because it was asked to.
+    pub fn is_cancelled(&self) -> bool {
+        self.error.message == CANCELLED
+    }
+}
+
+/// Addresses of one run.
+struct Memory<'a> {
+    arena: *mut u8,
+    slots: &'a [Shared<u8>],
+}
+
+impl Memory<'_> {
+    fn address(&self, root: Root) -> *mut u8 {
+        match root {
+            Root::Arena(offset) => self.arena.wrapping_add(offset),
+            Root::Slot(slot) => self.slots.get(slot).map_or(std::ptr::null_mut(), Shared::get),
+        }
+    }
+
+    /// # Safety
+    /// The arena has the planned size and the slots are those of the plan (checked by
+    /// `Executable::run`), so that every place `prepare` let through lies inside.
+    unsafe fn operand<'p>(&self, place: &'p Place) -> Operand<'p> {
+        // SAFETY: as for this function.
+        unsafe { Operand::new(self.address(place.root), &place.ty, &place.layout) }
+    }
+}
+
+impl Executable {
+    /// Checks that every operand lies inside its buffer and prepares all kernels.
+    pub fn new(plan: Arc<Plan>) -> Result<Executable, OpError> {
+        let actions = prepare(&plan)?;
+        let mut written = vec![false; plan.graph.slots.len()];
+        for root in actions.iter().flat_map(Action::written) {
+            if let Root::Slot(slot) = root
+                && let Some(written) = written.get_mut(slot)
+            {
+                *written = true;
+            }
+        }
+        let mut taken_over = vec![false; plan.buffers.len()];
+        for old in plan.schedule.overwrites.iter().flatten() {
+            if let Some(taken) = taken_over.get_mut(old.0 as usize) {
+                *taken = true;
+            }
+        }
+        Ok(Executable { plan, actions, written, taken_over, poison: cfg!(debug_assertions), printer: None })
+    }
+
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Fills the arena with NaN before a run and every buffer when it is freed, so that a plan that
+    /// frees too early fails loudly. On by default in debug builds.
+    pub fn set_poison(&mut self, on: bool) {
+        self.poison = on;
+    }
+
+    /// Who is shown the values of `debug(x)`.
+    pub fn set_printer(&mut self, printer: Option<Printer>) {
+        self.printer = printer;
+    }
+
+    /// Runs the step once. `slots` are updated in place, one per slot of the graph; a tensor that is
+    /// shared is copied before it is written. Between two ops, `cancel` is looked at; a run that
+    /// ends early may have written some slots and not others.
+    pub fn run(
+        &mut self,
+        arena: &mut Arena,
+        slots: &mut [Tensor],
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        cancel: &AtomicBool,
+    ) -> Result<Run, RunError> {
+        let plan = Arc::clone(&self.plan);
+        let nowhere = plan.op_nodes.first().copied().unwrap_or(NodeId(0));
+        let fail = |error| RunError { node: nowhere, error };
+        self.check_arguments(slots, inputs).map_err(fail)?;
+        arena.reserve(plan.schedule.arena_bytes).map_err(fail)?;
+        let addresses: Vec<Shared<u8>> = slots
+            .iter_mut()
+            .enumerate()
+            .map(|(k, slot)| {
+                let is_written = self.written.get(k).copied().unwrap_or(false);
+                // What is only read is not copied for being shared, and nobody writes there.
+                Shared::new(if is_written {
+                    slot.bytes_mut().as_mut_ptr()
+                } else {
+                    slot.bytes().as_ptr().cast_mut()
+                })
+            })
+            .collect();
+        let memory = Memory { arena: arena.base(), slots: &addresses };
+        let mut high_water = 0;
+        if self.poison {
+            // SAFETY: the arena has at least this size.
+            unsafe { memory.arena.write_bytes(0xff, plan.schedule.arena_bytes as usize) };
+        }
+        self.place_inputs(&memory, inputs, &mut high_water);
+
+        let mut operands: Vec<Operand<'_>> = Vec::new();
+        let mut results: Vec<Operand<'_>> = Vec::new();
+        let mut places: (Vec<Shared<u8>>, Vec<Shared<u8>>) = (Vec::new(), Vec::new());
+        for instruction in &plan.instructions {
+            let op = match *instruction {
+                Instruction::Exec(op) => op,
+                Instruction::Free(buffer) => {
+                    self.poison_freed(&memory, buffer);
+                    continue;
+                }
+            };
+            let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(nowhere);
+            let fail = |error| RunError { node, error };
+            if cancel.load(Ordering::Relaxed) {
+                return Err(fail(OpError::new(CANCELLED)));
+            }
+            let Some(action) = self.actions.get(op.0 as usize) else {
+                return Err(fail(OpError::new("internal: the plan runs an op that it does not have")));
+            };
+            for &made in plan.schedule_graph.makes(op) {
+                high_water = high_water.max(self.end_of(made));
+            }
+            // SAFETY (all below): places were checked by `prepare` and by `check_arguments`; the plan
+            // gives operands that are alive at the same time places apart.
+            match action {
+                Action::Nothing => {}
+                Action::Elementwise { program, inputs, outputs } => {
+                    let first = |place: &Place| {
+                        let offset = place.layout.offset * place.ty.dtype().size();
+                        Shared::new(memory.address(place.root).wrapping_add(offset))
+                    };
+                    places.0.clear();
+                    places.0.extend(inputs.iter().map(first));
+                    places.1.clear();
+                    places.1.extend(outputs.iter().map(first));
+                    unsafe { program.run_at(&places.0, &places.1, page) }.map_err(fail)?;
+                }
+                Action::Copy { from, to } => {
+                    let (from, to) = unsafe { (memory.operand(from), memory.operand(to)) };
+                    // Over itself where the value was planned into its slot.
+                    unsafe { from.start().copy_to(to.start(), from.ty.bytes() as usize) };
+                }
+                Action::Print { label, value } => {
+                    if let Some(printer) = &mut self.printer {
+                        let value = unsafe { copy_out(&memory.operand(value), page) }.map_err(fail)?;
+                        printer(label, &value);
+                    }
+                }
+                Action::Node { op, args, results: made, workspace } => {
+                    operands.clear();
+                    operands.extend(args.iter().map(|place| unsafe { memory.operand(place) }));
+                    results.clear();
+                    results.extend(made.iter().map(|place| unsafe { memory.operand(place) }));
+                    high_water = high_water.max(workspace.end as u64);
+                    let scratch = memory.arena.wrapping_add(workspace.start);
+                    let call = unsafe { Call::new(&operands, &results, scratch, workspace.len(), page) };
+                    op.cpu(&call).map_err(fail)?;
+                }
+            }
+        }
+        let outputs = self.outputs(&memory, page).map_err(|error| RunError { node: nowhere, error })?;
+        Ok(Run { outputs, high_water_bytes: high_water })
+    }
+
+    fn check_arguments(&self, slots: &[Tensor], inputs: &[Tensor]) -> Result<(), OpError> {
+        let graph = &self.plan.graph;
+        if slots.len() != graph.slots.len() || inputs.len() != graph.inputs.len() {
+            return Err(OpError::new(format!(
+                "the step takes {} inputs and {} persistent tensors, got {} and {}",
+                graph.inputs.len(),
+                graph.slots.len(),
+                inputs.len(),
+                slots.len()
+            )));
+        }
+        let named = graph
+            .slots
+            .iter()
+            .map(|slot| (&slot.name, &slot.ty))
+            .zip(slots)
+            .chain(graph.inputs.iter().map(|input| (&input.name, &input.ty)).zip(inputs));
+        for ((name, ty), tensor) in named {
+            if tensor.ty() != ty {
+                return Err(OpError::new(format!("`{name}` must be {ty}, got {}", tensor.ty())));
+            }
+        }
+        Ok(())
+    }
+
+    /// End of a buffer in the arena.
+    fn end_of(&self, buffer: BufferId) -> u64 {
+        let offset = self.plan.schedule.offsets.get(buffer.0 as usize).copied().flatten();
+        offset.map_or(0, |offset| offset + self.plan.schedule_graph.arena_bytes(buffer))
+    }
+
+    fn place_inputs(&self, memory: &Memory<'_>, inputs: &[Tensor], high_water: &mut u64) {
+        for (k, buffer) in self.plan.buffers.iter().enumerate() {
+            let id = BufferId(k as u32);
+            let offset = self.plan.schedule.offsets.get(k).copied().flatten();
+            if let (Home::Input(index), Some(offset)) = (buffer.home, offset)
+                && let Some(input) = inputs.get(index as usize)
+            {
+                let bytes = input.bytes();
+                // SAFETY: `prepare` checked that the buffer holds the input and lies in the arena.
+                unsafe {
+                    memory
+                        .arena
+                        .wrapping_add(offset as usize)
+                        .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                }
+                *high_water = (*high_water).max(self.end_of(id));
+            }
+        }
+    }
+
+    fn poison_freed(&self, memory: &Memory<'_>, buffer: BufferId) {
+        let taken_over = self.taken_over.get(buffer.0 as usize).copied().unwrap_or(true);
+        let offset = self.plan.schedule.offsets.get(buffer.0 as usize).copied().flatten();
+        if let (true, false, Some(offset)) = (self.poison, taken_over, offset) {
+            let is_bool = self
+                .plan
+                .buffers
+                .get(buffer.0 as usize)
+                .is_some_and(|b| self.plan.graph.ty(b.value).dtype() == DType::Bool);
+            let bytes = self.plan.schedule_graph.arena_bytes(buffer) as usize;
+            // NaN in every floating-point type; `true` where other bytes would be no bool.
+            let pattern = if is_bool { 1 } else { 0xff };
+            // SAFETY: `prepare` checked that the buffer lies in the arena.
+            unsafe { memory.arena.wrapping_add(offset as usize).write_bytes(pattern, bytes) };
+        }
+    }
+
+    fn outputs(&self, memory: &Memory<'_>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {
+        let copy = |access| {
+            let place = Place::new(&self.plan, access)?;
+            // SAFETY: as in `run`; outputs are alive to the end of the step.
+            unsafe { copy_out(&memory.operand(&place), page) }
+        };
+        self.plan.outputs.iter().map(copy).collect()
+    }
+}
+
+/// A dense tensor of its own.
+///
+/// # Safety
+/// The operand may be read.
+unsafe fn copy_out(from: &Operand<'_>, page: &ScalarPage) -> Result<Tensor, OpError> {
+    let mut tensor = Tensor::zeros(from.ty.clone());
+    let layout = Layout::dense(from.ty.shape());
+    // SAFETY: a new dense tensor of the same type.
+    unsafe {
+        let to = Operand::new(tensor.bytes_mut().as_mut_ptr(), from.ty, &layout);
+        super::movement::copy(&Call::new(&[*from], &[to], super::NO_WORKSPACE, 0, page))?;
+    }
+    Ok(tensor)
+}
