@@ -4,6 +4,7 @@ pub mod check;
 pub mod cli;
 pub mod codes;
 pub mod diagnostic;
+pub mod engine;
 pub mod exec;
 pub mod grad;
 pub mod ir;

@@ -47,7 +47,7 @@ impl Evaluator {
                 "name" => Some(Value::str(dtype.name())),
                 _ => None,
             },
-            Value::Vocabulary(vocabulary) if name == "size" => Some(Value::Int(vocabulary.chars.len() as i64)),
+            Value::Vocabulary(vocabulary) if name == "size" => Some(Value::Int(vocabulary.len() as i64)),
             Value::Vocabulary(_) | Value::Stream(_) | Value::Str(_) => {
                 language::method(base, name).map(|builtin| {
                     Value::Method(Arc::new(Method { receiver: base.clone(), builtin }))

@@ -135,7 +135,7 @@ impl Evaluator {
             if function.random {
                 let frame = ev.frame(span)?;
                 let key = frame.next_key(function.name);
-                let per_step = !matches!(frame.kind, super::frame::FrameKind::Init(_));
+                let per_step = !matches!(frame.kind, super::frame::FrameKind::Init);
                 values.push(TensorArg::Key { key, per_step });
             }
             for (param, bound) in function.params.iter().zip(bound) {

@@ -82,7 +82,7 @@ impl Evaluator {
             .calls
             .iter()
             .rev()
-            .filter(|c| !self.is_library(c.span) && c.span != shown)
+            .filter(|c| !self.is_library(c.span) && !holds(c.span, shown))
             .take(SHOWN_CALLERS);
         for caller in callers {
             let text = match &caller.iteration {
@@ -109,6 +109,11 @@ impl Evaluator {
     }
 }
 
+/// Whether a place lies inside another.
+fn holds(outer: Span, inner: Span) -> bool {
+    outer.file == inner.file && outer.start <= inner.start && inner.end <= outer.end
+}
+
 /// The candidate that a misspelt word most likely stands for.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // One slip in three letters is still recognisable, more is a guess.
@@ -120,15 +125,15 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .filter(|c| *c != word)
-        .map(|c| (edit_distance(word, c), c))
-        .filter(|(distance, c)| {
+        .map(|c| (edit_distance(word, c), c.chars().next() != word.chars().next(), c))
+        .filter(|(distance, _, c)| {
             *distance <= limit && *distance < c.chars().count().max(word.chars().count())
         })
         .min()
-        .map(|(_, c)| c)
+        .map(|(_, _, c)| c)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours; a change of case counts half.
+/// Insertions, deletions, replacements and swaps of neighbours.
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

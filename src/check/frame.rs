@@ -33,7 +33,7 @@ pub enum FrameKind {
     /// A tensor expression of the script.
     Script,
     /// The first value of a parameter or state; random numbers depend on its name only.
-    Init(Arc<str>),
+    Init,
 }
 
 /// Where an input of the graph comes from at each run.

@@ -8,7 +8,7 @@ use super::{
     errors::{Eval, Halt},
     frame::stable_hash,
     scope::ScopeKind,
-    value::{Cx, Function, Value},
+    value::{Cx, Function},
 };
 use crate::{
     ir::Origin,

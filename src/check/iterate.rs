@@ -36,7 +36,9 @@ impl Evaluator {
                 Ok(())
             }
             Value::Stream(stream) => match &stream.kind {
-                StreamKind::Progress { items } => self.each_with_progress(items, stream.len, span, once, visit),
+                StreamKind::Progress { items, label } => {
+                    self.each_with_progress(items, label, stream.len, span, once, visit)
+                }
                 _ => self.each_batch(stream, span, once, visit),
             },
             v if v.is_tensor() => {
@@ -131,7 +133,7 @@ impl Evaluator {
             Value::Str(text) => Some(text.chars().count() as u64),
             Value::Stream(stream) => stream.len.map(|n| n as u64),
             v if v.is_tensor() => Some(*self.tensor_type(v)?.shape().first()? as u64),
-            Value::Vocabulary(vocabulary) => Some(vocabulary.chars.len() as u64),
+            Value::Vocabulary(vocabulary) => Some(vocabulary.len() as u64),
             Value::Record(record) => Some(record.fields.len() as u64),
             _ => None,
         }

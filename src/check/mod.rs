@@ -17,6 +17,7 @@ mod files;
 mod frame;
 mod function;
 mod gradient;
+mod host;
 mod index;
 mod iterate;
 mod language;
@@ -56,6 +57,7 @@ pub use step::Compiled;
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    exec::{Tensor, cpu::Arena},
     ir::{DType, OriginId, Type},
     plan::Plan,
     source::{SourceMap, Span},
@@ -165,13 +167,24 @@ pub struct Evaluator {
     /// How many script expressions with random numbers there were.
     random_calls: u64,
     used_sets: FxHashSet<String>,
-    /// Progress bars and metric logs.
+    /// Metric logs.
     console: script::Console,
+    /// Loops of the script that are running, the innermost last.
+    loops: Vec<files::LoopPosition>,
+    resume_at: files::Resume,
+    resumed: bool,
+    /// Loaded states of optimizers whose steps are not compiled yet, by name.
+    pending: FxHashMap<String, Tensor>,
+    /// Files that the script saves, in mode Check: they may be missing when it loads them.
+    written: FxHashSet<PathBuf>,
+    /// The memory that all steps share.
+    arena: Arena,
 }
 
 impl Evaluator {
     pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
         let script = Scope::new(ScopeKind::Script, None);
+        let arena = Arena::new(settings.limits.max_bytes);
         Evaluator {
             mode,
             settings,
@@ -196,6 +209,12 @@ impl Evaluator {
             random_calls: 0,
             used_sets: FxHashSet::default(),
             console: script::Console::default(),
+            loops: Vec::new(),
+            resume_at: files::Resume::default(),
+            resumed: false,
+            pending: FxHashMap::default(),
+            written: FxHashSet::default(),
+            arena,
         }
     }
 

@@ -407,7 +407,7 @@ impl Evaluator {
         let scope = cx.scope.child(ScopeKind::Body);
         scope.declare(&"p".into(), Value::Param(Arc::clone(cell)), span);
         let depth = self.frames.len();
-        self.frames.push(Frame::new(FrameKind::Init("state".into())));
+        self.frames.push(Frame::new(FrameKind::Init));
         let expr_span = cx.ast.expr(init).span;
         let value = self.expr(&cx.in_scope(scope), init).and_then(|value| {
             let operand = self.operand(&value, expr_span)?;

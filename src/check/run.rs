@@ -149,7 +149,7 @@ impl Evaluator {
     }
 
     pub(super) fn run_error(&mut self, error: cpu::RunError, span: Span) -> Halt {
-        if self.cancelled() {
+        if error.is_cancelled() || self.cancelled() {
             return Halt::Cancelled;
         }
         let internal = error.error.message.strip_prefix("internal: ").map(String::from);
@@ -171,6 +171,12 @@ impl Evaluator {
             }
         }
         let name = cell.name();
+        if let Some(tensor) = self.pending.remove(&*name)
+            && *tensor.ty() == cell.ty
+        {
+            cell.set_data(tensor);
+            return Ok(());
+        }
         let (cx, expr) = match &cell.init {
             Init::Zeros => {
                 cell.set_data(Tensor::zeros(cell.ty.clone()));
@@ -186,7 +192,7 @@ impl Evaluator {
                 (cx.in_scope(scope), *expr)
             }
         };
-        let mut frame = Frame::new(FrameKind::Init(Arc::clone(&name)));
+        let mut frame = Frame::new(FrameKind::Init);
         frame.path = (stable_hash(&name), 0);
         let depth = self.frames.len();
         self.frames.push(frame);

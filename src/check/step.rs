@@ -19,9 +19,9 @@ use crate::{
     diagnostic::Diagnostic,
     exec::{
         Tensor,
-        cpu::{Executable, ScalarPage},
+        cpu::{Executable, RunError, ScalarPage},
     },
-    ir::{DType, Graph, Origin, Output, ScalarSource, Type, ValueId},
+    ir::{DType, Graph, NodeId, Origin, Output, ScalarSource, Type, ValueId},
     lower,
     plan::Plan,
     source::Span,
@@ -83,6 +83,8 @@ impl Evaluator {
                     .help("steps are called by the script; write what they share as a `fn`"),
             ));
         }
+        let script = super::value::Cx { ast: Arc::clone(&step.cx.ast), scope: Arc::clone(&self.script) };
+        self.resume(&script, span)?;
         let values = self.step_args(step, args, span)?;
         let flat = self.flatten(step, &values, span)?;
         let compiled = self.compiled(step, &values, &flat, span)?;
@@ -173,7 +175,7 @@ impl Evaluator {
     }
 
     fn flatten_value(&mut self, value: &Value, flat: &mut Flat, at: Span, span: Span) -> Eval<()> {
-        flat.key.push(match value {
+        let part = match value {
             Value::Stored(stored) => {
                 flat.tensors.push(Arc::clone(stored));
                 KeyPart::Tensor(stored.ty.clone())
@@ -233,7 +235,8 @@ impl Evaluator {
                     format!("{kind} cannot be passed to a step"),
                 ));
             }
-        });
+        };
+        flat.key.push(part);
         Ok(())
     }
 
@@ -433,18 +436,32 @@ impl Evaluator {
         };
         let plan = self.plan_of(step, compiled, span)?;
         let mut slots = self.take_slots(&compiled.cells, span)?;
-        let result = {
-            let mut executable = lock(&compiled.executable);
-            let executable = match executable.take() {
-                Some(ready) => Ok(executable.insert(ready)),
-                None => Executable::new(plan).map(|made| executable.insert(made)),
-            };
-            executable.and_then(|e| e.run(&mut slots, &inputs, &page))
+        let taken = lock(&compiled.executable).take();
+        let executable = match taken {
+            Some(executable) => Ok(executable),
+            None => Executable::new(plan),
+        };
+        let result = match executable {
+            Ok(mut executable) => {
+                let printed = Arc::new(Mutex::new(Vec::new()));
+                let sink = Arc::clone(&printed);
+                executable.set_printer(Some(Box::new(move |label, tensor| {
+                    lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
+                })));
+                let cancel = Arc::clone(&self.cancel);
+                let result = executable.run(&mut self.arena, &mut slots, &inputs, &page, &cancel);
+                *lock(&compiled.executable) = Some(executable);
+                for line in std::mem::take(&mut *lock(&printed)) {
+                    self.write_line(&line);
+                }
+                result
+            }
+            Err(error) => Err(RunError { node: NodeId(0), error }),
         };
         for (cell, tensor) in compiled.cells.iter().zip(slots) {
             cell.set_data(tensor);
         }
-        let results = result.map_err(|error| self.run_error(error, span))?;
+        let results = result.map_err(|error| self.run_error(error, span))?.outputs;
         step.runs.fetch_add(1, Ordering::Relaxed);
         for optimizer in &compiled.updates {
             optimizer.count.fetch_add(1, Ordering::Relaxed);

@@ -330,17 +330,31 @@ impl Evaluator {
         {
             return self.microbatch_loop(cx, names, items, *parts, body, span);
         }
+        self.resume(cx, span)?;
+        let counts = !self.in_graph() && !self.is_check();
+        let start = body.span.start;
+        let done = if counts { self.passes_done(start) } else { 0 };
         let once = self.is_check() && !self.follows_every_pass(cx, &iterable, body);
         let before: Vec<_> = if once { self.assigned_values(cx, body) } else { Vec::new() };
         let label = names.first().map(|n| Arc::clone(&n.name));
         let outer = self.frames.last().and_then(|f| f.iteration.clone());
         let result = self.each(&iterable, span, once, &mut |ev, k, item| {
+            if k < done {
+                return Ok(());
+            }
+            if counts {
+                ev.loops.push(super::files::LoopPosition { start, pass: k });
+            }
             if let (Some(frame), Some(label)) = (ev.frames.last_mut(), &label) {
                 frame.iteration = Some(format!("{label} {k}").into());
             }
             let inner = cx.in_scope(cx.scope.child(ScopeKind::Block));
             ev.bind_names(&inner, names, item, span)?;
-            ev.block(&inner, body).map(|_| ())
+            let result = ev.block(&inner, body).map(|_| ());
+            if counts {
+                ev.loops.pop();
+            }
+            result
         });
         if let Some(frame) = self.frames.last_mut() {
             frame.iteration = outer;

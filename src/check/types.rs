@@ -279,7 +279,7 @@ impl Evaluator {
         if actual.dtype() != dtype {
             diagnostic.help.push(format!("convert it with `{dtype}(x)`"));
         } else if let Some(axis) = clash {
-            let sizes: Vec<Option<usize>> = pairs.iter().flatten().map(|(s, _)| *s).collect();
+            let sizes: Vec<Option<usize>> = pairs.iter().flatten().map(|(s, _)| **s).collect();
             let (want, got) = (sizes.get(axis).copied().flatten(), actual.shape().get(axis));
             if let (Some(want), Some(got)) = (want, got) {
                 diagnostic.primary.text = format!("axis {axis} is {got}, not {want}");

@@ -14,6 +14,7 @@ use super::{language::Builtin, scope::Scope, tensor};
 use crate::{
     exec::Tensor,
     ir::{DType, SlotKind, Type, ValueId},
+    script::{batches, text::Vocabulary},
     source::Span,
     syntax::ast::{Ast, ExprId, FnDecl, ModelDecl, Name, OptimizerDecl},
 };
@@ -428,12 +429,12 @@ pub struct Stream {
 }
 
 pub enum StreamKind {
-    /// Rows of tensors with one leading size, `size` at a time.
-    Batches { tensors: Vec<Arc<Stored>>, size: usize, shuffle: Option<u64>, partial: bool },
+    /// Rows of tensors with one leading size, in groups.
+    Batches { tensors: Vec<Arc<Stored>>, config: batches::Config },
     /// Pairs (ids[batch, length], the same one further on) from a row of numbers.
-    Windows { ids: Arc<Stored>, length: usize, size: usize, seed: u64 },
+    Windows { ids: Arc<Stored>, length: usize, batch: usize, seed: u64, start: u64 },
     /// Another sequence, with a progress bar.
-    Progress { items: Value },
+    Progress { items: Value, label: Arc<str> },
     /// Parts of graph values along axis 0, with a barrier between the iterations.
     Microbatches { items: Value, parts: usize },
 }
@@ -443,9 +444,6 @@ pub struct Method {
     pub builtin: &'static Builtin,
 }
 
-pub struct Vocabulary {
-    pub chars: Vec<char>,
-}
 
 impl Value {
     pub fn str(text: impl AsRef<str>) -> Value {

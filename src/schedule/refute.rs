@@ -9,7 +9,6 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    bound::idle,
     cut::{Cut, Cutter, Extra},
     index::Index,
     profile::Profile,
@@ -22,11 +21,8 @@ const NEIGHBOURS: usize = 48;
 const DEPTH: usize = 4;
 
 struct Refuter<'a, 'w> {
-    ix: &'a Index,
-    source: Vec<u32>,
-    /// Position of each op in the order at hand.
-    position: Vec<u32>,
-    /// Without what no cut sees.
+    /// What is alive at each position of the order at hand.
+    live: &'a [i64],
     target: i64,
     work: &'w mut u64,
 }
@@ -37,13 +33,8 @@ pub(super) fn refute(ix: &Index, order: &[u32], profile: &Profile, target: i64, 
     hot.sort_by_key(|&at| std::cmp::Reverse(profile.live[at as usize]));
     hot.truncate(HOT_OPS);
     let hot: Vec<u32> = hot.into_iter().map(|at| order[at as usize]).collect();
-    let mut position = vec![0; ix.ops];
-    for (at, &op) in order.iter().enumerate() {
-        position[op as usize] = at as u32;
-    }
-    let source = (0..ix.ops as u32).collect();
-    let mut refuter = Refuter { ix, source, position, target: target - idle(ix), work };
-    let mut cutter = Cutter::new(ix);
+    let mut refuter = Refuter { live: &profile.live, target, work };
+    let mut cutter = Cutter::new(ix, order);
     refuter.attempt(&mut cutter, &hot, DEPTH)
 }
 
@@ -67,14 +58,14 @@ impl Refuter<'_, '_> {
                 break;
             };
             settled.insert(v);
-            let (cut, mut solved) = cutter.solve_open(v, &self.source, self.target, self.work);
+            let (cut, mut solved) = cutter.solve_open(v, self.live(cutter, v), self.target, self.work);
             if cut.units >= self.target {
                 return true;
             }
             cuts.insert(v, cut.units);
-            let here = self.position[v as usize];
+            let here = cutter.position[v as usize];
             let mut near = open_places(&cut, solved.len() > 1);
-            near.sort_by_key(|&(u, _, _)| (self.position[u as usize].abs_diff(here), u));
+            near.sort_by_key(|&(u, _, _)| (cutter.position[u as usize].abs_diff(here), u));
             near.truncate(NEIGHBOURS);
             for (u, ask_before, ask_after) in near {
                 if *self.work == 0 {
@@ -129,9 +120,13 @@ impl Refuter<'_, '_> {
         true
     }
 
+    fn live(&self, cutter: &Cutter<'_>, op: u32) -> i64 {
+        self.live[cutter.position[op as usize] as usize]
+    }
+
     /// Solves the cut of one op; true if it reaches the target.
     fn solve(&mut self, cutter: &mut Cutter<'_>, op: u32, cuts: &mut FxHashMap<u32, i64>) -> bool {
-        let cut = cutter.solve(op, &self.source, self.target, self.work);
+        let cut = cutter.solve(op, self.live(cutter, op), self.target, self.work);
         cuts.insert(op, cut.units);
         cut.units >= self.target
     }

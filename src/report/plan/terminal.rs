@@ -1,5 +1,6 @@
 //! A plan for the terminal: figures, the memory curve, and the table of what is alive at the peak.
 
+use rustc_hash::FxHashMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{LiveBuffer, Place, PlanReport};
@@ -14,7 +15,7 @@ const WIDTH: usize = 80;
 const HEIGHT: usize = 8;
 /// Columns that one op takes at most.
 const WIDEST: usize = 6;
-/// Rows of the table for each kind; what is smaller is summed up.
+/// Rows of the table for each kind, of buffers that are alike; what is smaller is summed up.
 const ROWS_PER_KIND: usize = 8;
 const NAME_LIMIT: usize = 40;
 
@@ -205,22 +206,71 @@ struct Row {
     kept_by: String,
 }
 
+/// Buffers that differ only in the number of their block, as one row.
+struct Alike<'a> {
+    first: &'a LiveBuffer,
+    general_name: String,
+    count: usize,
+    bytes: u64,
+}
+
+impl<'a> Alike<'a> {
+    fn group(buffers: impl Iterator<Item = &'a LiveBuffer>) -> Vec<Alike<'a>> {
+        let mut groups: Vec<Alike<'a>> = Vec::new();
+        let mut index = FxHashMap::default();
+        for buffer in buffers {
+            let general_name = generalize(&buffer.name);
+            let key = (
+                general_name.clone(),
+                buffer.ty.clone(),
+                buffer.place.map(|p| (p.file, p.at.line)),
+                generalize(&buffer.kept_by),
+                buffer.kept_by_place.map(|p| (p.file, p.at.line)),
+            );
+            let at = *index.entry(key).or_insert(groups.len());
+            match groups.get_mut(at) {
+                Some(group) => {
+                    group.count += 1;
+                    group.bytes = group.bytes.saturating_add(buffer.bytes);
+                }
+                None => groups.push(Alike { first: buffer, general_name, count: 1, bytes: buffer.bytes }),
+            }
+        }
+        groups.sort_by_key(|g| std::cmp::Reverse(g.bytes));
+        groups
+    }
+
+    fn name(&self) -> String {
+        match self.count {
+            1 => visible::line(&self.first.name, NAME_LIMIT).into_owned(),
+            n => format!("{n} x {}", visible::line(&self.general_name, NAME_LIMIT)),
+        }
+    }
+}
+
+/// `blocks.12.w` as `blocks.*.w`.
+fn generalize(name: &str) -> String {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let parts: Vec<&str> = name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
+    parts.join(".")
+}
+
 fn rows_of<'a>(
     buffers: impl Iterator<Item = &'a LiveBuffer>,
     main: Option<FileId>,
     sources: &SourceMap,
 ) -> Vec<Row> {
-    let buffers: Vec<&LiveBuffer> = buffers.collect();
+    let groups = Alike::group(buffers);
     let place = |place: Option<Place>| place.map_or(String::new(), |p| place_text(p, main, sources));
-    let mut rows: Vec<Row> = buffers
+    let mut rows: Vec<Row> = groups
         .iter()
         .take(ROWS_PER_KIND)
-        .map(|b| Row {
-            name: visible::line(&b.name, NAME_LIMIT).into_owned(),
-            ty: b.ty.as_ref().map_or(String::new(), |t| t.to_string()),
-            mib: mib(b.bytes),
-            line: place(b.place),
-            kept_by: match (b.kept_by.as_str(), b.kept_by_place) {
+        .map(|group| Row {
+            name: group.name(),
+            ty: group.first.ty.as_ref().map_or(String::new(), |t| t.to_string()),
+            mib: mib(group.bytes),
+            line: place(group.first.place),
+            kept_by: match (group.first.kept_by.as_str(), group.first.kept_by_place) {
                 ("state", _) => String::new(),
                 ("output", None) => "kept as an output".to_owned(),
                 ("output", Some(at)) => format!("kept as an output, {}", place_text(at, main, sources)),
@@ -230,12 +280,12 @@ fn rows_of<'a>(
             },
         })
         .collect();
-    let rest = buffers.get(ROWS_PER_KIND..).unwrap_or_default();
+    let rest = groups.get(ROWS_PER_KIND..).unwrap_or_default();
     if !rest.is_empty() {
         rows.push(Row {
-            name: format!("and {} more", rest.len()),
+            name: format!("and {} more", rest.iter().map(|g| g.count).sum::<usize>()),
             ty: String::new(),
-            mib: mib(rest.iter().map(|b| b.bytes).sum()),
+            mib: mib(rest.iter().map(|g| g.bytes).sum()),
             line: String::new(),
             kept_by: String::new(),
         });

@@ -93,6 +93,7 @@ fn example() -> (Plan, SourceMap) {
             live_peak_bytes: 14 * MIB,
             peak_position: 0,
             lower_bound_bytes: 14 * MIB,
+            bound: Default::default(),
             found_by: "list",
         },
         instructions: vec![
@@ -208,4 +209,26 @@ fn long_and_flat_curves() {
     assert!(!render(&r, None, &sources, Style::PLAIN).contains('█'));
     r.curve.clear();
     assert!(!render(&r, None, &sources, Style::PLAIN).contains('▲'));
+}
+
+/// Buffers of many blocks are one row; what is smaller than the largest rows is summed up.
+#[test]
+fn buffers_alike_share_a_row() {
+    let (plan, sources) = example();
+    let mut r = report(&plan, &sources);
+    let weight = r.live_at_peak.pop().unwrap();
+    for k in 0..64 {
+        r.live_at_peak.push(LiveBuffer { name: format!("net.blocks.{k}.conv1.w"), ..weight.clone() });
+    }
+    for k in 0..20 {
+        r.live_at_peak.push(LiveBuffer { name: format!("head{k}.w"), ..weight.clone() });
+    }
+    r.by_kind[0].1 = 84 * MIB;
+    let text = render(&r, None, &sources, Style::PLAIN);
+    let rows: Vec<&str> =
+        text.lines().map(str::trim).filter(|l| l.contains(".w") || l.contains("more")).collect();
+    assert_eq!(rows.len(), 9, "{text}");
+    assert!(rows[0].starts_with("64 x net.blocks.*.conv1.w") && rows[0].ends_with(" 64.0"), "{text}");
+    assert!(rows[1].starts_with("head0.w") && rows[1].ends_with(" 1.0"), "{text}");
+    assert!(rows[8].starts_with("and 13 more") && rows[8].ends_with(" 13.0"), "{text}");
 }

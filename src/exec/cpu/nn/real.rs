@@ -4,10 +4,12 @@ use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssi
 
 use half::{bf16, f16};
 
-use super::exp::exp_f32;
 use crate::exec::{
     Element,
-    cpu::convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16},
+    cpu::{
+        convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16},
+        math,
+    },
 };
 
 /// A type in which kernels compute: `f32` or `f64`.
@@ -50,7 +52,7 @@ pub trait Real: Element {
 }
 
 macro_rules! accumulator {
-    ($ty:ty, $exp:expr) => {
+    ($ty:ty) => {
         impl Accumulator for $ty {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -67,7 +69,7 @@ macro_rules! accumulator {
             }
             #[inline(always)]
             fn exp(self) -> Self {
-                $exp(self)
+                math::Real::exp(self)
             }
             #[inline(always)]
             fn ln(self) -> Self {
@@ -98,8 +100,8 @@ macro_rules! accumulator {
         }
     };
 }
-accumulator!(f32, exp_f32);
-accumulator!(f64, f64::exp);
+accumulator!(f32);
+accumulator!(f64);
 
 macro_rules! half_type {
     ($ty:ty, $widen:path, $narrow:path) => {
@@ -185,7 +187,7 @@ macro_rules! for_float_and_index {
 pub(crate) use for_float_and_index;
 
 /// Defines a function whose loops are compiled twice: for any processor, and for those with wide
-/// vectors. Both round alike (no products are contracted), so the bits do not depend on it.
+/// vectors. Both round alike: nothing is contracted, and `mul_add` is exact in both.
 macro_rules! vectorised {
     ($(#[$meta:meta])* $vis:vis fn $name:ident<$t:ident: $bound:path>(
         $($arg:ident: $ty:ty),* $(,)?
@@ -197,12 +199,14 @@ macro_rules! vectorised {
             fn generic<$t: $bound>($($arg: $ty),*) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 fn wide<$t: $bound>($($arg: $ty),*) $(-> $ret)? {
                     generic::<$t>($($arg),*)
                 }
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has the feature.
+                if std::arch::is_x86_feature_detected!("avx2")
+                    && std::arch::is_x86_feature_detected!("fma")
+                {
+                    // SAFETY: the processor has the features.
                     return unsafe { wide::<$t>($($arg),*) };
                 }
             }
