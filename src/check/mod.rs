@@ -175,6 +175,8 @@ pub struct Evaluator {
     resumed: bool,
     /// Loaded states of optimizers whose steps are not compiled yet, by name.
     pending: FxHashMap<String, Tensor>,
+    /// Files that the script saves, in mode Check: they may be missing when it loads them.
+    written: FxHashSet<PathBuf>,
     /// The memory that all steps share.
     arena: Arena,
 }
@@ -211,6 +213,7 @@ impl Evaluator {
             resume_at: files::Resume::default(),
             resumed: false,
             pending: FxHashMap::default(),
+            written: FxHashSet::default(),
             arena,
         }
     }
@@ -281,7 +284,9 @@ impl Evaluator {
                     span,
                     format!("calls and expressions are nested more than {limit} deep"),
                 )
-                .help("a function that calls itself must reach an end, on values known when the graph is built"),
+                .help(
+                    "a function that calls itself must reach an end, on values known when the graph is built",
+                ),
             ));
         }
         self.depth += 1;

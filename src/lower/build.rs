@@ -116,6 +116,7 @@ impl<'a> Units<'a> {
 
     /// Makes the units and their data edges.
     fn collect(&mut self) {
+        let mut last_print = None;
         for node in self.graph.nodes() {
             let unit = match (self.groups[node.id.0 as usize], node.op()) {
                 (Some(group), _) => match self.of_group[group.0 as usize] {
@@ -132,6 +133,14 @@ impl<'a> Units<'a> {
                 (None, Op::Barrier(_)) => self.add(Unit::Barrier(node.id), node.id),
                 (None, Op::Write(_)) => self.add(Unit::Commit(node.id), node.id),
                 (None, Op::Const(_) | Op::Scalar(_) | Op::Read(_) | Op::Input(_)) => continue,
+                // A view that is looked at on the way; in source order.
+                (None, Op::Print(_)) => {
+                    let unit = self.add(Unit::Node(node.id), node.id);
+                    if let Some(before) = last_print.replace(unit) {
+                        self.wait(unit, before);
+                    }
+                    unit
+                }
                 (None, op) if op.memory().alias == Alias::View => continue,
                 (None, _) => self.add(Unit::Node(node.id), node.id),
             };
@@ -454,10 +463,13 @@ impl Emit<'_, '_> {
             }
             Unit::Node(id) => {
                 let node = graph.node(*id);
+                let args = node.args().iter().map(|&a| self.access(a)).collect::<Result<_, _>>()?;
+                if matches!(node.op(), Op::Print(_)) {
+                    return Ok(Kernel::Node { node: *id, args, results: Vec::new() });
+                }
                 for result in node.results() {
                     self.make(result);
                 }
-                let args = node.args().iter().map(|&a| self.access(a)).collect::<Result<_, _>>()?;
                 let results = node.results().map(|r| self.access(r)).collect::<Result<_, _>>()?;
                 Ok(Kernel::Node { node: *id, args, results })
             }

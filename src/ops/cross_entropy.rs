@@ -75,15 +75,16 @@ impl Operation for CrossEntropy {
         };
         let dtype = graph.ty(logits).dtype();
         let x = graph.widen(logits)?;
-        let lse = graph.log_sum_exp(x)?;
+        let (shift, log) = graph.log_sum_exp_parts(x)?;
         let hit = graph.is_label(labels, x)?;
         let zero = graph.splat_like(x, 0.0)?;
         let picked = graph.select(hit, x, zero)?;
         let picked = graph.reduce_last(ReduceKind::Sum, picked)?;
-        let loss = graph.sub(lse, picked)?;
-        let masked = graph.equals(lse, f64::NEG_INFINITY)?;
+        let loss = graph.sub(shift, picked)?;
+        let loss = graph.add(loss, log)?;
+        let masked = graph.equals(log, f64::NEG_INFINITY)?;
         let loss = graph.replace(masked, f64::INFINITY, loss)?;
-        Ok(vec![graph.cast(loss, dtype)?, lse])
+        Ok(vec![graph.cast(loss, dtype)?, graph.add(shift, log)?])
     }
 
     fn memory(&self) -> Memory {

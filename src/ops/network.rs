@@ -148,8 +148,10 @@ impl Graph {
         self.replace(masked, 0.0, top)
     }
 
-    /// log Σ exp over the last axis, which is dropped: −∞, without a gradient, where all elements are.
-    pub(super) fn log_sum_exp(&mut self, x: ValueId) -> Result<ValueId, OpError> {
+    /// log Σ exp over the last axis, which is dropped, in two parts whose sum it is: the largest
+    /// element, and the logarithm of the sum against it. The second is −∞, without a gradient, where
+    /// all elements are.
+    pub(super) fn log_sum_exp_parts(&mut self, x: ValueId) -> Result<(ValueId, ValueId), OpError> {
         let shift = self.row_shift(x)?;
         let spread = self.along_last(shift, x)?;
         let shifted = self.sub(x, spread)?;
@@ -159,8 +161,13 @@ impl Graph {
         // Not the logarithm of 0: its gradient times 0 would be NaN.
         let total = self.replace(empty, 1.0, total)?;
         let log = self.unary(Unary::Log, total)?;
-        let lse = self.add(shift, log)?;
-        self.replace(empty, f64::NEG_INFINITY, lse)
+        Ok((shift, self.replace(empty, f64::NEG_INFINITY, log)?))
+    }
+
+    /// log Σ exp over the last axis, which is dropped.
+    pub(super) fn log_sum_exp(&mut self, x: ValueId) -> Result<ValueId, OpError> {
+        let (shift, log) = self.log_sum_exp_parts(x)?;
+        self.add(shift, log)
     }
 
     /// Where the class of a column is the label of its row: bool, with the shape of `logits`.

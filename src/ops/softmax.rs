@@ -163,10 +163,11 @@ impl Operation for LogSoftmax {
         let &[x] = args else { return Err(OpError::new("internal: `log_softmax` takes 1 operand")) };
         let dtype = graph.ty(x).dtype();
         let x = graph.widen(x)?;
-        let lse = graph.log_sum_exp(x)?;
-        let lse = graph.along_last(lse, x)?;
-        let masked = graph.equals(lse, f64::NEG_INFINITY)?;
-        let y = graph.sub(x, lse)?;
+        let (shift, log) = graph.log_sum_exp_parts(x)?;
+        let (shift, log) = (graph.along_last(shift, x)?, graph.along_last(log, x)?);
+        let masked = graph.equals(log, f64::NEG_INFINITY)?;
+        let y = graph.sub(x, shift)?;
+        let y = graph.sub(y, log)?;
         let y = graph.replace(masked, f64::NEG_INFINITY, y)?;
         Ok(vec![graph.cast(y, dtype)?])
     }

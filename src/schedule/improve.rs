@@ -3,8 +3,8 @@
 
 use super::{
     cut::{Cut, Cutter},
-    flow::INFINITE,
     exact::{Found, Range, WIDTH, search},
+    flow::INFINITE,
     index::{Index, NONE},
     profile::{Profile, profile},
 };

@@ -127,10 +127,6 @@ impl Format {
             Kind::Shortest | Kind::Whole => value.to_string(),
             Kind::Hex if value < 0 => format!("-{:x}", value.unsigned_abs()),
             Kind::Hex => format!("{value:x}"),
-            Kind::Bytes => match u128::try_from(value) {
-                Ok(bytes) => byte_size(bytes),
-                Err(_) => format!("-{}", byte_size(value.unsigned_abs().into())),
-            },
             _ => return self.float(value as f64),
         };
         Ok(self.pad(self.group(digits), Align::Right))
@@ -155,8 +151,7 @@ impl Format {
                 let precision = self.precision.unwrap_or(1);
                 format!("{:.precision$} {name}", value / bytes as f64)
             }
-            Kind::Bytes if value >= 0.0 => byte_size(value as u128),
-            Kind::Bytes => format!("-{}", byte_size(-value as u128)),
+            Kind::Bytes => byte_size(value),
             Kind::Whole | Kind::Hex if value.fract() == 0.0 && value.abs() < 2f64.powi(63) => {
                 return self.int(value as i64);
             }

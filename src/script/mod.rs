@@ -67,18 +67,20 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// Bytes in the largest unit that keeps the number at least 1: `1.5 MiB`.
-pub(crate) fn byte_size(bytes: u128) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
+pub(crate) fn byte_size(bytes: f64) -> String {
+    const LARGER: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes;
     let mut unit = "B";
-    for name in UNITS {
-        unit = name;
-        if value < 1024.0 {
+    for larger in LARGER {
+        if value.abs() < 1024.0 {
             break;
         }
-        if name != "EiB" {
-            value /= 1024.0;
-        }
+        value /= 1024.0;
+        unit = larger;
     }
-    if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") }
+    match value {
+        v if v.abs() >= 1e6 => format!("{v:.1e} {unit}"),
+        v if v.fract() == 0.0 => format!("{v} {unit}"),
+        v => format!("{v:.1} {unit}"),
+    }
 }

@@ -117,12 +117,12 @@ fn open(path: &Path) -> Result<(File, Header), Error> {
     if header_length > available {
         return Err(broken(format!(
             "header length {} exceeds the file, {}",
-            byte_size(header_length.into()),
-            byte_size(length.into())
+            byte_size(header_length as f64),
+            byte_size(length as f64)
         )));
     }
     if header_length > MAX_HEADER {
-        return Err(broken(format!("header length {} is too large", byte_size(header_length.into()))));
+        return Err(broken(format!("header length {} is too large", byte_size(header_length as f64))));
     }
     let mut header = vec![0; header_length as usize];
     file.read_exact(&mut header).map_err(io)?;
@@ -250,7 +250,11 @@ fn parse_descriptor(text: &str) -> Result<DType, Error> {
 /// Text from a file, safe and short enough for a message.
 fn crop(text: &str) -> String {
     const LONGEST: usize = 80;
-    let mut cropped: String = text.trim_end().chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    let mut cropped = String::new();
+    for c in text.trim_end().chars().take(LONGEST) {
+        // Control characters could change the terminal.
+        if c.is_control() { cropped.extend(c.escape_debug()) } else { cropped.push(c) }
+    }
     if text.trim_end().chars().count() > LONGEST {
         cropped.push('…');
     }

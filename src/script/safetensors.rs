@@ -63,12 +63,12 @@ impl Reader {
         if header_length > length - 8 {
             return Err(broken(format!(
                 "header length {} exceeds the file, {}",
-                byte_size(header_length.into()),
-                byte_size(length.into())
+                byte_size(header_length as f64),
+                byte_size(length as f64)
             )));
         }
         if header_length > MAX_HEADER {
-            return Err(broken(format!("header length {} is too large", byte_size(header_length.into()))));
+            return Err(broken(format!("header length {} is too large", byte_size(header_length as f64))));
         }
         let mut header = vec![0; header_length as usize];
         file.read_exact(&mut header).map_err(io)?;

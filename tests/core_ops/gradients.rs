@@ -311,7 +311,7 @@ fn gradients_of_halves_stay_finite() {
         assert!((s[0][0] - 1e-5).abs() < 1e-7, "{dtype}: {}", s[0][0]);
         let far = [-60000.0, -300.0, -50.0, 50.0, 300.0, 60000.0];
         let s = slopes(&|graph, args| graph.unary(Unary::Gelu, args[0]), &[tensor(dtype, &[6], &far)]);
-        assert_eq!(s[0], [0.0, 0.0, 0.0, 1.0, 1.0, 1.0].map(|x| x), "{dtype}");
+        assert!(s[0][..3].iter().all(|s| s.abs() < 1e-30) && s[0][3..] == [1.0; 3], "{dtype}: {:?}", s[0]);
         let s = slopes(&|graph, args| graph.unary(Unary::Silu, args[0]), &[tensor(dtype, &[6], &far)]);
         assert!(
             s[0].iter().zip([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]).all(|(a, b)| (a - b).abs() < 1e-3),

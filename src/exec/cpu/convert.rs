@@ -45,6 +45,17 @@ pub(crate) fn f32_to_bf16(x: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
 }
 
+/// To an f32 from which rounding to f16 or bf16 gives what rounding `x` itself would: cut off, with
+/// the last bit set where anything was lost (rounding to odd; Boldo and Melquiond, 2008).
+#[inline(always)]
+pub(crate) fn f64_to_f32_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let back = f64::from(nearest);
+    let bits = nearest.to_bits();
+    let cut = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits };
+    if back == x || x.is_nan() { nearest } else { f32::from_bits(cut | 1) }
+}
+
 #[cfg(test)]
 mod tests {
     use half::{bf16, f16};
@@ -80,5 +91,29 @@ mod tests {
                 None => break,
             };
         }
+    }
+
+    #[test]
+    fn f64_is_rounded_once() {
+        // Just above, at and just below the middle between two neighbours, in every binade.
+        for exponent in -40..40 {
+            let scale = 2f64.powi(exponent);
+            for (bits, to_half) in [(11, f32_to_f16 as fn(f32) -> u16), (8, f32_to_bf16)] {
+                let step = 2f64.powi(1 - bits);
+                let middle = 1.0 + step / 2.0;
+                let at = |x: f64| to_half(f64_to_f32_odd(x * scale));
+                if bits == 8 || (-14..15).contains(&exponent) {
+                    assert_eq!(at(middle + 2f64.powi(-45)), to_half(((1.0 + step) * scale) as f32));
+                    assert_eq!(at(middle - 2f64.powi(-45)), to_half(scale as f32));
+                    assert_eq!(at(middle), to_half(scale as f32));
+                    assert_eq!(at(-middle - 2f64.powi(-45)), to_half((-(1.0 + step) * scale) as f32));
+                }
+            }
+        }
+        assert_eq!(f32_to_f16(f64_to_f32_odd(1e300)), f16::INFINITY.to_bits());
+        assert_eq!(f32_to_bf16(f64_to_f32_odd(-1e300)), bf16::NEG_INFINITY.to_bits());
+        assert_eq!(f64_to_f32_odd(f64::INFINITY), f32::INFINITY);
+        assert_eq!(f64_to_f32_odd(0.0).to_bits(), 0);
+        assert!(f64_to_f32_odd(f64::NAN).is_nan());
     }
 }

@@ -70,6 +70,37 @@ fn orders(blocks: &[Item]) -> Vec<Vec<usize>> {
     ]
 }
 
+/// Orders that break ties in searches: long, large and crowded blocks first.
+pub(super) fn search_orders(problem: &Problem) -> Vec<Vec<usize>> {
+    let blocks = &problem.blocks;
+    let mut change = vec![0i128; problem.times + 1];
+    for block in blocks {
+        change[block.first] += i128::from(block.bytes);
+        change[block.last + 1] -= i128::from(block.bytes);
+    }
+    let mut now = 0;
+    let crowd: Vec<i128> = change[..problem.times]
+        .iter()
+        .map(|delta| {
+            now += delta;
+            now
+        })
+        .collect();
+    let total = |i: usize| crowd[blocks[i].first..=blocks[i].last].iter().copied().max().unwrap_or(0);
+    let life = |i: usize| (blocks[i].last - blocks[i].first + 1) as i128;
+    let area = |i: usize| life(i) * i128::from(blocks[i].bytes);
+    let sorted = |key: &dyn Fn(usize) -> [i128; 3]| {
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        order.sort_by_cached_key(|&i| (Reverse(key(i)), i));
+        order
+    };
+    vec![
+        sorted(&|i| [life(i), area(i), total(i)]),
+        sorted(&|i| [total(i), area(i), life(i)]),
+        sorted(&|i| [total(i), life(i), area(i)]),
+    ]
+}
+
 /// Blocks in the order of their start into the free ranges of that moment, as an allocator that
 /// runs along would.
 fn by_time(problem: &Problem, fit: Fit) -> Placement {

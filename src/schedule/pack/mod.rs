@@ -2,8 +2,11 @@
 //! not overlap and the arena is low. It knows nothing of graphs.
 
 mod greedy;
+mod search;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use search::{Outcome, Search};
 
 /// A block of memory and the time it is needed: from `lower` up to, not including, `upper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +44,99 @@ pub struct Packing {
 pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
     let problem = Problem::new(blocks);
     let goal = options.goal.max(problem.load);
-    let best = greedy::portfolio(&problem, goal);
+    let mut best = greedy::portfolio(&problem, goal);
+    if best.height > goal {
+        sections(&problem, goal, options.time_limit, &mut best);
+    }
     let mut offsets = vec![0; blocks.len()];
     for (block, &offset) in problem.blocks.iter().zip(&best.offsets) {
         offsets[block.id] = offset;
     }
     Packing { offsets, height: best.height, load: problem.load }
 }
+
+/// Searches where the greedy placement is too high, separately for parts that share no time.
+fn sections(problem: &Problem, goal: u64, time_limit: Duration, best: &mut Placement) {
+    let start = Instant::now();
+    let mut order: Vec<usize> = (0..problem.blocks.len()).collect();
+    order.sort_by_key(|&i| problem.blocks[i].first);
+    let mut at = 0;
+    let mut height = 0;
+    while at < order.len() {
+        let from = at;
+        let mut last = 0;
+        while at < order.len() && (at == from || problem.blocks[order[at]].first <= last) {
+            last = last.max(problem.blocks[order[at]].last);
+            at += 1;
+        }
+        let members = &order[from..at];
+        let top = |best: &Placement, i: usize| best.offsets[i].saturating_add(problem.blocks[i].bytes);
+        let mut section_height = members.iter().map(|&i| top(best, i)).max().unwrap_or(0);
+        if section_height > goal {
+            let first = problem.blocks[order[from]].first;
+            let items: Vec<Item> = members
+                .iter()
+                .enumerate()
+                .map(|(id, &i)| {
+                    let item = problem.blocks[i];
+                    Item { id, first: item.first - first, last: item.last - first, ..item }
+                })
+                .collect();
+            let section = Problem { blocks: items, times: last - first + 1, load: problem.load };
+            let left = time_limit.saturating_sub(start.elapsed());
+            let greedy = greedy::portfolio(&section, goal);
+            let found = if greedy.height > goal { solve(&section, goal, left) } else { Some(greedy.clone()) };
+            let found = found.unwrap_or(greedy);
+            if found.height < section_height {
+                section_height = found.height;
+                for (&i, &offset) in members.iter().zip(&found.offsets) {
+                    best.offsets[i] = offset;
+                }
+            }
+        }
+        height = height.max(section_height);
+    }
+    best.height = height;
+}
+
+/// A packing of a section that is at most `goal` high, by searches that start over with other
+/// orders and twice the nodes.
+fn solve(section: &Problem, goal: u64, time_limit: Duration) -> Option<Placement> {
+    let start = Instant::now();
+    let unit = section.blocks.iter().fold(goal, |unit, item| common(unit, item.bytes)).max(1);
+    let mut search = Search::new(&section.blocks, section.times, unit, goal)?;
+    let orders = greedy::search_orders(section);
+    let mut nodes = FIRST_NODES;
+    while nodes <= MOST_NODES {
+        for order in &orders {
+            match search.run(order, nodes) {
+                Outcome::Placed => {
+                    let offsets: Vec<u64> =
+                        (0..section.blocks.len()).map(|i| search.offset(i) * unit).collect();
+                    let tops = section.blocks.iter().zip(&offsets).map(|(item, &at)| at + item.bytes);
+                    let height = tops.max().unwrap_or(0);
+                    return Some(Placement { offsets, height });
+                }
+                Outcome::Impossible => return None,
+                Outcome::GaveUp => {}
+            }
+            if start.elapsed() >= time_limit {
+                return None;
+            }
+        }
+        nodes *= 2;
+    }
+    None
+}
+
+/// Greatest common divisor.
+fn common(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common(b, a % b) }
+}
+
+/// Nodes of the first searches and of the last ones.
+const FIRST_NODES: u64 = 1_000;
+const MOST_NODES: u64 = 1 << 40;
 
 /// A block whose times are ranks among the times at which something starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

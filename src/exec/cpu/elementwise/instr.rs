@@ -1,7 +1,5 @@
 //! The instructions, as loops over registers.
 
-use half::{bf16, f16};
-
 use super::{
     BLOCK, Bound,
     compile::{Class, Place, Step, StepOp},
@@ -127,8 +125,8 @@ unsafe fn constant(at: &Registers<'_>, value: Number) {
     unsafe {
         match at.step.dtype {
             DType::F32 => at.dest::<f32>().fill(float as f32),
-            DType::F16 => at.dest::<f32>().fill(f16::from_f64(float).to_f32()),
-            DType::BF16 => at.dest::<f32>().fill(bf16::from_f64(float).to_f32()),
+            // Rounded after the step, once.
+            DType::F16 | DType::BF16 => at.dest::<f32>().fill(convert::f64_to_f32_odd(float)),
             DType::F64 => at.dest::<f64>().fill(float),
             DType::I32 => at.dest::<i32>().fill(match value {
                 Number::Int(whole) => whole as i32,
@@ -454,9 +452,8 @@ unsafe fn cast(at: &Registers<'_>, from: DType) {
                 DType::I64 => at.map1(|x: $from| x as i64),
                 DType::U8 => at.map1(|x: $from| x as u8),
                 DType::Bool => at.map1(|x: $from| u8::from(x != (0 as $from))),
-                // By way of f64, so that the value is rounded once.
-                DType::F16 => at.map1(|x: $from| f16::from_f64(x as f64).to_f32()),
-                DType::BF16 => at.map1(|x: $from| bf16::from_f64(x as f64).to_f32()),
+                // Rounded after the step, once.
+                DType::F16 | DType::BF16 => at.map1(|x: $from| convert::f64_to_f32_odd(x as f64)),
             }
         };
     }

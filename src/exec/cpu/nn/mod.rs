@@ -18,3 +18,6 @@ mod product;
 mod real;
 mod rows;
 pub mod softmax;
+
+#[cfg(test)]
+mod tests;
