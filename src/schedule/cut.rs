@@ -179,7 +179,8 @@ impl<'a> Cutter<'a> {
             self.node[u as usize] = i as u32 + 2;
         }
         let base = self.build(&free) - self.present + live + self.own(v);
-        *work = work.saturating_sub(self.network.size());
+        // Building takes longer than a look at what is built.
+        *work = work.saturating_sub(self.network.size().saturating_mul(3));
         let choices = self.choices(v);
         let mut best: Option<Cut> = None;
         let mut networks = Vec::new();

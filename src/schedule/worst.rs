@@ -108,6 +108,9 @@ struct Search<'a> {
     closures: usize,
 }
 
+/// A reader with a smaller value is guessed to be the last.
+type Rule = fn(&Index, u32) -> (i64, u32);
+
 /// How a buffer's death shows in the weights of a closure.
 struct Deaths {
     /// Units that each op takes away, being the last reader.
@@ -145,7 +148,7 @@ impl<'a> Search<'a> {
         let ix = self.ix;
         let order: Vec<u32> = (0..ix.ops as u32).collect();
         let open = deaths(ix, &[], &order);
-        let rules: [fn(&Index, u32) -> (i64, u32); 3] = [
+        let rules: [Rule; 3] = [
             |ix, u| (ix.made[u as usize], ix.ops as u32 - u),
             |ix, u| (ix.succs.count(u as usize) as i64, ix.ops as u32 - u),
             |ix, u| (0, ix.ops as u32 - u),
