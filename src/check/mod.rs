@@ -17,6 +17,7 @@ mod files;
 mod frame;
 mod function;
 mod gradient;
+mod hoist;
 mod host;
 mod index;
 mod iterate;
