@@ -37,10 +37,9 @@ fn numbers(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
     let view = tensors.tensor(name).unwrap_or_else(|e| panic!("`{name}`: {e}"));
     let data = view.data();
     match view.dtype() {
-        Dtype::F64 => data
-            .chunks_exact(8)
-            .map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")))
-            .collect(),
+        Dtype::F64 => {
+            data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect()
+        }
         Dtype::F32 => data
             .chunks_exact(4)
             .map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("four bytes"))))

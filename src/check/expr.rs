@@ -63,9 +63,7 @@ impl Evaluator {
             }
             ExprKind::Index(base, items) => self.index_expr(cx, *base, items, span),
             ExprKind::Block(block) => self.inner_block(cx, block),
-            ExprKind::If { condition, then, otherwise } => {
-                self.if_expr(cx, *condition, then, *otherwise)
-            }
+            ExprKind::If { condition, then, otherwise } => self.if_expr(cx, *condition, then, *otherwise),
             ExprKind::Checkpoint { options, body } => self.checkpoint(cx, options, body, span),
             ExprKind::Barrier(operands) => self.barrier_expr(cx, operands, span),
             ExprKind::In { value, dtype } => self.in_dtype(cx, *value, dtype),
@@ -207,8 +205,12 @@ impl Evaluator {
             other => {
                 let kind = other.kind();
                 Err(self.report(
-                    Diagnostic::error(codes::TYPE_MISMATCH, span, format!("a condition is a bool, got {kind}"))
-                        .help("compare: `x != 0`, `len(xs) > 0`"),
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        span,
+                        format!("a condition is a bool, got {kind}"),
+                    )
+                    .help("compare: `x != 0`, `len(xs) > 0`"),
                 ))
             }
         }
@@ -322,9 +324,10 @@ pub(super) fn join(a: Value, b: Value) -> Value {
         (Value::Int(x), Value::Int(y)) if x == y => a,
         (Value::Bool(x), Value::Bool(y)) if x == y => a,
         (Value::Float(x), Value::Float(y)) if x == y => a,
-        (Value::Int(x) | Value::Unknown(Unknown::Int(x)), Value::Int(_) | Value::Unknown(Unknown::Int(_))) => {
-            Value::Unknown(Unknown::Int(*x))
-        }
+        (
+            Value::Int(x) | Value::Unknown(Unknown::Int(x)),
+            Value::Int(_) | Value::Unknown(Unknown::Int(_)),
+        ) => Value::Unknown(Unknown::Int(*x)),
         (
             Value::Float(x) | Value::Unknown(Unknown::Float(x)),
             Value::Float(_) | Value::Int(_) | Value::Unknown(Unknown::Float(_) | Unknown::Int(_)),

@@ -308,7 +308,9 @@ impl Evaluator {
                     span,
                     format!("calls and expressions are nested more than {limit} deep"),
                 )
-                .help("a function that calls itself must reach an end, on values known when the graph is built"),
+                .help(
+                    "a function that calls itself must reach an end, on values known when the graph is built",
+                ),
             ));
         }
         self.depth += 1;

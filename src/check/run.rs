@@ -68,8 +68,7 @@ impl Evaluator {
             if frame.graph.nodes().any(|n| matches!(n.op(), Op::Random(_))) {
                 self.random_calls += 1;
             }
-            let page =
-                ScalarPage { values: Vec::new(), seed: self.settings.seed, step: self.random_calls };
+            let page = ScalarPage { values: Vec::new(), seed: self.settings.seed, step: self.random_calls };
             let cells: Vec<Arc<Cell>> = frame.slots.iter().map(|s| Arc::clone(&s.cell)).collect();
             self.execute(&frame.graph, &cells, &inputs, &page, span)?.into_iter().map(Some).collect()
         };
@@ -131,7 +130,11 @@ impl Evaluator {
             match tensor {
                 Some(tensor) => tensors.push(tensor),
                 None => {
-                    return Err(self.error(codes::INTERNAL, span, "a tensor has no data while the script runs"));
+                    return Err(self.error(
+                        codes::INTERNAL,
+                        span,
+                        "a tensor has no data while the script runs",
+                    ));
                 }
             }
         }
@@ -264,7 +267,10 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::TYPE_MISMATCH,
                     span,
-                    format!("`{}` starts as a tensor, a number or a function of the shape, got {kind}", cell.short_name),
+                    format!(
+                        "`{}` starts as a tensor, a number or a function of the shape, got {kind}",
+                        cell.short_name
+                    ),
                 )
                 .secondary(cell.span, format!("declared {} here", cell.ty)),
             ));
@@ -296,10 +302,7 @@ pub(super) fn collect_tensors(value: &Value, visit: &mut dyn FnMut(super::value:
 }
 
 /// The value with every graph tensor in it replaced.
-pub(super) fn map_tensors(
-    value: &Value,
-    map: &mut dyn FnMut(super::value::GraphTensor) -> Value,
-) -> Value {
+pub(super) fn map_tensors(value: &Value, map: &mut dyn FnMut(super::value::GraphTensor) -> Value) -> Value {
     match value {
         Value::Tensor(tensor) => map(*tensor),
         Value::List(items) if has_tensor(items) => {

@@ -213,6 +213,11 @@ fn parse(source: &Source) -> (SourceMap, FileId, Ast, Vec<Diagnostic>) {
 }
 
 fn internal_fault(file: FileId, what: &str) -> Diagnostic {
-    Diagnostic::new(Severity::Error, codes::INTERNAL, Span::new(file, 0..0), format!("internal fault: {what}"))
-        .note("this is a fault of `tg`: please report it with the program")
+    Diagnostic::new(
+        Severity::Error,
+        codes::INTERNAL,
+        Span::new(file, 0..0),
+        format!("internal fault: {what}"),
+    )
+    .note("this is a fault of `tg`: please report it with the program")
 }
