@@ -152,19 +152,18 @@ fn graph_code() {
             "model M() { param w: f32[2] = ones()\n fn forward(x) = x * w }\nlet m = M()\nstep f(x: f32[2]) { minimize m(x) over m with 3 }",
             "4: TG0236 expected an optimizer, got a whole number",
         ),
-        ("step f(x: f32[2]) { ensure peak <= 1 KiB\n return exp(x) }", "1: TG0340 the peak of `f` is 512 bytes, over the 1 bytes that are ensured"),
     ];
-    for (text, message) in cases.iter().take(7) {
-        assert_eq!(check(text), *message, "{text}");
+    for (text, message) in cases {
+        assert_eq!(check(text), message, "{text}");
     }
 }
 
 #[test]
 fn contracts_on_the_peak() {
-    let text = "step f(x: f32[1024, 1024]) {\n  ensure peak <= 5 MiB\n  return exp(x)\n}";
-    assert_eq!(check(text), "2: TG0340 the peak of `f` is 8.0 MiB, over the 5.0 MiB that are ensured");
-    assert_eq!(check(&text.replace("5 MiB", "8 MiB")), "");
-    let every = text.replace("5 MiB", "8 MiB in every schedule");
+    let text = "step f(x: f32[1024, 1024]) {\n  ensure peak <= 3 MiB\n  return exp(x)\n}";
+    assert_eq!(check(text), "2: TG0340 the peak of `f` is 4.0 MiB, over the 3.0 MiB that are ensured");
+    assert_eq!(check(&text.replace("3 MiB", "4 MiB")), "");
+    let every = text.replace("3 MiB", "4 MiB in every schedule");
     assert_eq!(check(&every), "2: TG0238 `in every schedule` is not checked yet; the peak of the chosen schedule is");
     assert_eq!(check(&format!("allow(TG0238)\n{every}")), "");
 }
