@@ -37,10 +37,9 @@ fn numbers(tensors: &SafeTensors<'_>, name: &str) -> Vec<f64> {
     let view = tensors.tensor(name).unwrap_or_else(|e| panic!("`{name}`: {e}"));
     let data = view.data();
     match view.dtype() {
-        Dtype::F64 => data
-            .chunks_exact(8)
-            .map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes")))
-            .collect(),
+        Dtype::F64 => {
+            data.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("eight bytes"))).collect()
+        }
         Dtype::F32 => data
             .chunks_exact(4)
             .map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("four bytes"))))
@@ -143,6 +142,37 @@ fn gpt_with_adamw_and_clipping() {
     training("gpt", "f32", "adamw", &Limits { parameter: None, ..F32 });
     // A shift of all keys changes no softmax.
     training("gpt", "f64", "adamw", &Limits { without: &["attn.k.b"], ..F64 });
+}
+
+#[test]
+fn library() {
+    let printed = run("library.tg", &[]);
+    assert!(printed.contains("the library keeps its promises"), "{printed}");
+}
+
+/// The losses of `regions.tg`, and all it saved.
+fn regions(mode: &str, dropout: &str) -> (String, Vec<(String, Vec<u8>)>) {
+    let out =
+        std::env::temp_dir().join(format!("tg-regions-{}-{mode}-{dropout}.safetensors", std::process::id()));
+    let losses = run("regions.tg", &[("MODE", mode), ("DROPOUT", dropout), ("OUT", &out.to_string_lossy())]);
+    assert_eq!(losses.lines().count(), 20, "{losses}");
+    let saved = fs::read(&out).expect("the program saved its parameters");
+    let saved = SafeTensors::deserialize(&saved).expect("what was saved can be read");
+    let mut tensors: Vec<(String, Vec<u8>)> =
+        saved.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect();
+    tensors.sort();
+    assert!(tensors.len() > 30, "{} tensors", tensors.len());
+    fs::remove_file(&out).expect("the file can be removed");
+    (losses, tensors)
+}
+
+#[test]
+fn checkpointed_runs_give_the_same_bits() {
+    assert!(regions("plain", "0.2") == regions("regions", "0.2"));
+    let plain = regions("plain", "0.0");
+    assert!(plain != regions("plain", "0.2"), "dropout does nothing");
+    assert!(plain == regions("even", "0.0"));
+    assert!(plain == regions("decreasing", "0.0"));
 }
 
 #[test]

@@ -9,7 +9,8 @@ fn complaints(text: &str) -> String {
     let (ast, diagnostics) = parse(FileId(0), text);
     assert!(!ast.body.is_empty(), "there is no statement in:\n{text}");
     let line = |start: u32| text.get(..start as usize).map_or(0, |before| before.lines().count());
-    let messages = diagnostics.iter().map(|d| format!("line {}: {}\n", line(d.primary.span.start), d.message));
+    let messages =
+        diagnostics.iter().map(|d| format!("line {}: {}\n", line(d.primary.span.start), d.message));
     messages.collect()
 }
 
