@@ -126,8 +126,10 @@ impl Evaluator {
 }
 
 fn signature(title: &str, params: &[ParamName<'_>]) -> String {
-    let names: Vec<String> =
-        params.iter().map(|p| if p.required { p.name.to_string() } else { format!("{}: …", p.name) }).collect();
+    let names: Vec<String> = params
+        .iter()
+        .map(|p| if p.required { p.name.to_string() } else { format!("{}: …", p.name) })
+        .collect();
     format!("it is called as `{title}({})`", names.join(", "))
 }
 

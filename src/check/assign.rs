@@ -79,14 +79,22 @@ impl Evaluator {
                 Ok(())
             }
             AssignTarget::Outside(bound) => Err(self.report(
-                Diagnostic::error(codes::REBINDS_OUTER, span, format!("`{name}` is bound outside of this body"))
-                    .label("assigned here, inside")
-                    .secondary(bound, format!("`{name}` is bound here, outside"))
-                    .help("return the new value and assign it outside, or bind a new name with `let`"),
+                Diagnostic::error(
+                    codes::REBINDS_OUTER,
+                    span,
+                    format!("`{name}` is bound outside of this body"),
+                )
+                .label("assigned here, inside")
+                .secondary(bound, format!("`{name}` is bound here, outside"))
+                .help("return the new value and assign it outside, or bind a new name with `let`"),
             )),
             AssignTarget::Unknown if self.builtin_name(name).is_some() => Err(self.report(
-                Diagnostic::error(codes::REBINDS_OUTER, span, format!("`{name}` is built in and cannot be assigned to"))
-                    .help(format!("bind a new name: `let {name} = …`")),
+                Diagnostic::error(
+                    codes::REBINDS_OUTER,
+                    span,
+                    format!("`{name}` is built in and cannot be assigned to"),
+                )
+                .help(format!("bind a new name: `let {name} = …`")),
             )),
             AssignTarget::Unknown => Err(self.report(
                 Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
@@ -107,7 +115,11 @@ impl Evaluator {
         match container {
             Value::List(mut list) => {
                 let [IndexItem::At(index)] = items else {
-                    return Err(self.error(codes::BAD_INDEX, span, "a list is assigned to one item at a time"));
+                    return Err(self.error(
+                        codes::BAD_INDEX,
+                        span,
+                        "a list is assigned to one item at a time",
+                    ));
                 };
                 let (index, known) = self.int_expr(cx, *index)?;
                 if !known {
@@ -120,8 +132,12 @@ impl Evaluator {
                 Ok(Value::List(list))
             }
             v if v.is_tensor() => Err(self.report(
-                Diagnostic::error(codes::TYPE_MISMATCH, span, "tensors are values: their elements cannot be assigned to")
-                    .help("build the new tensor, with `where(mask, a, b)` or `concat([…])`"),
+                Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    span,
+                    "tensors are values: their elements cannot be assigned to",
+                )
+                .help("build the new tensor, with `where(mask, a, b)` or `concat([…])`"),
             )),
             other => {
                 let kind = other.kind();
@@ -148,7 +164,8 @@ impl Evaluator {
                         .help("only parameters without a type are run-time values"),
                     ));
                 }
-                if !matches!(value, Value::Int(_) | Value::Float(_) | Value::Function(_) | Value::Unknown(_)) {
+                if !matches!(value, Value::Int(_) | Value::Float(_) | Value::Function(_) | Value::Unknown(_))
+                {
                     let kind = value.kind();
                     return Err(self.error(
                         codes::OPTIMIZER,
@@ -203,7 +220,11 @@ impl Evaluator {
         self.prepare_cell(cell, span)?;
         let Some(operand) = self.operand(new, value_span)? else {
             let kind = new.kind();
-            return Err(self.error(codes::TYPE_MISMATCH, value_span, format!("a state holds a tensor, got {kind}")));
+            return Err(self.error(
+                codes::TYPE_MISMATCH,
+                value_span,
+                format!("a state holds a tensor, got {kind}"),
+            ));
         };
         let name = cell.name();
         let value = self.fit(operand, &cell.ty, &format!("`{name}` := …"), value_span, cell.span)?;

@@ -48,11 +48,8 @@ impl Evaluator {
                 _ => None,
             },
             Value::Vocabulary(vocabulary) if name == "size" => Some(Value::Int(vocabulary.len() as i64)),
-            Value::Vocabulary(_) | Value::Stream(_) | Value::Str(_) => {
-                language::method(base, name).map(|builtin| {
-                    Value::Method(Arc::new(Method { receiver: base.clone(), builtin }))
-                })
-            }
+            Value::Vocabulary(_) | Value::Stream(_) | Value::Str(_) => language::method(base, name)
+                .map(|builtin| Value::Method(Arc::new(Method { receiver: base.clone(), builtin }))),
             _ => None,
         };
         match found {

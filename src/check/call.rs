@@ -127,7 +127,11 @@ impl Evaluator {
         let names: Vec<ParamName<'_>> = function
             .params
             .iter()
-            .map(|p| ParamName { name: p.name, required: p.default.is_none() && p.kind != Kind::OptionalTensor, span: None })
+            .map(|p| ParamName {
+                name: p.name,
+                required: p.default.is_none() && p.kind != Kind::OptionalTensor,
+                span: None,
+            })
             .collect();
         let bound = self.bind_args(function.name, &names, args, span)?;
         self.scripted(span, |ev| {
@@ -199,9 +203,7 @@ impl Evaluator {
         span: Span,
     ) -> Eval<TensorArg> {
         let converted = match param.kind {
-            Kind::Tensor | Kind::OptionalTensor => {
-                self.operand(value, span)?.map(TensorArg::Operand)
-            }
+            Kind::Tensor | Kind::OptionalTensor => self.operand(value, span)?.map(TensorArg::Operand),
             Kind::Tensors => match value {
                 Value::List(items) | Value::Tuple(items) => {
                     let mut operands: Vec<Operand> = Vec::with_capacity(items.len());

@@ -97,8 +97,7 @@ fn chars(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
     };
     let path = ev.path(&path);
     // The characters decide sizes of models, so the text is read in mode Check as well.
-    let (vocabulary, ids) =
-        text::read_chars(&path).map_err(|e| ev.script_error(codes::FILE, file.1, e))?;
+    let (vocabulary, ids) = text::read_chars(&path).map_err(|e| ev.script_error(codes::FILE, file.1, e))?;
     let data = (ev.mode == Mode::Run).then(|| ids.clone());
     let ids = Value::Stored(Stored::new(ids.ty().clone(), data));
     Ok(Value::tuple(vec![ids, Value::Vocabulary(Arc::new(vocabulary))]))
@@ -124,7 +123,11 @@ fn batches_of(ev: &mut Evaluator, mut args: Args, span: Span) -> Eval {
                 Value::Bool(keep) => keep_partial = *keep,
                 other => {
                     let kind = other.kind();
-                    return Err(ev.error(codes::BAD_OPTION, at, format!("`partial` is `keep` or `drop`, got {kind}")));
+                    return Err(ev.error(
+                        codes::BAD_OPTION,
+                        at,
+                        format!("`partial` is `keep` or `drop`, got {kind}"),
+                    ));
                 }
             },
             other => {
@@ -149,7 +152,11 @@ fn batches_of(ev: &mut Evaluator, mut args: Args, span: Span) -> Eval {
             Value::Unknown(Unknown::Any) => return Ok(value.clone()),
             other => {
                 let kind = other.kind();
-                return Err(ev.error(codes::TYPE_MISMATCH, *at, format!("`data.batches` takes tensors of the script, got {kind}")));
+                return Err(ev.error(
+                    codes::TYPE_MISMATCH,
+                    *at,
+                    format!("`data.batches` takes tensors of the script, got {kind}"),
+                ));
             }
         }
     }
@@ -169,7 +176,11 @@ fn windows(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
     };
     let Value::Stored(stored) = &ids.0 else {
         let kind = ids.0.kind();
-        return Err(ev.error(codes::TYPE_MISMATCH, ids.1, format!("`data.windows` takes a tensor of the script, got {kind}")));
+        return Err(ev.error(
+            codes::TYPE_MISMATCH,
+            ids.1,
+            format!("`data.windows` takes a tensor of the script, got {kind}"),
+        ));
     };
     let (length, batch) = (ev.size(&length.0, length.1)?, ev.size(&size.0, size.1)?);
     let steps = ev.size(&steps.0, steps.1)?;
@@ -198,7 +209,11 @@ fn categorical(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
             Some((number, _)) => number.as_f64(),
             None => {
                 let kind = value.kind();
-                return Err(ev.error(codes::TYPE_MISMATCH, at, format!("a temperature is a number, got {kind}")));
+                return Err(ev.error(
+                    codes::TYPE_MISMATCH,
+                    at,
+                    format!("a temperature is a number, got {kind}"),
+                ));
             }
         },
         None => 1.0,
@@ -208,7 +223,11 @@ fn categorical(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
             return Ok(Value::Unknown(Unknown::Int(0)));
         }
         let kind = logits.kind();
-        return Err(ev.error(codes::TYPE_MISMATCH, at, format!("`random.categorical` takes a tensor, got {kind}")));
+        return Err(ev.error(
+            codes::TYPE_MISMATCH,
+            at,
+            format!("`random.categorical` takes a tensor, got {kind}"),
+        ));
     };
     let rows = ty.shape().split_last().map(|(_, lead)| lead.to_vec());
     let Some(tensor) = ev.host_tensor(&logits, at)? else {
@@ -218,7 +237,11 @@ fn categorical(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
                 let ty = ev.checked_type(DType::I32, &lead, span)?;
                 Ok(Value::Stored(Stored::new(ty, None)))
             }
-            None => Err(ev.error(codes::TENSOR_OP, at, "`random.categorical` of a scalar: it has no axis of categories")),
+            None => Err(ev.error(
+                codes::TENSOR_OP,
+                at,
+                "`random.categorical` of a scalar: it has no axis of categories",
+            )),
         };
     };
     ev.random_calls += 1;
@@ -273,13 +296,19 @@ impl Evaluator {
                 }
             }
             _ => Err(self.report(
-                Diagnostic::error(codes::FILE, at, format!("`{name}`: the kind of file is not known"))
-                    .help("tensors are read from `.safetensors` and `.npy`, text with `data.chars` and `data.text`"),
+                Diagnostic::error(codes::FILE, at, format!("`{name}`: the kind of file is not known")).help(
+                    "tensors are read from `.safetensors` and `.npy`, text with `data.chars` and `data.text`",
+                ),
             )),
         }
     }
 
-    pub(super) fn stored_slice<T: crate::exec::Element>(&mut self, shape: &[usize], values: &[T], span: Span) -> Eval {
+    pub(super) fn stored_slice<T: crate::exec::Element>(
+        &mut self,
+        shape: &[usize],
+        values: &[T],
+        span: Span,
+    ) -> Eval {
         let ty = self.checked_type(T::DTYPE, shape, span)?;
         let data = if self.mode == Mode::Run { Tensor::from_slice(shape, values) } else { None };
         Ok(Value::Stored(Stored::new(ty, data)))
@@ -333,8 +362,12 @@ impl Evaluator {
             }
             StreamKind::Progress { .. } => Ok(()),
             StreamKind::Microbatches { .. } => Err(self.report(
-                Diagnostic::error(codes::TYPE_MISMATCH, span, "`microbatches` stands directly in a `for` loop")
-                    .help("`for part in microbatches(x, 4) { … }`"),
+                Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    span,
+                    "`microbatches` stands directly in a `for` loop",
+                )
+                .help("`for part in microbatches(x, 4) { … }`"),
             )),
         }
     }

@@ -74,7 +74,8 @@ impl Evaluator {
         if self.is_library(inner) {
             let Some(caller) = self.calls.iter().rev().find(|c| !self.is_library(c.span)) else { return };
             let text = std::mem::take(&mut diagnostic.primary.text);
-            diagnostic.primary = Label { span: caller.span, text: format!("in this call of `{}`", caller.title) };
+            diagnostic.primary =
+                Label { span: caller.span, text: format!("in this call of `{}`", caller.title) };
             diagnostic.secondary.insert(0, Label { span: inner, text });
         }
         let shown = diagnostic.primary.span;
@@ -193,8 +194,12 @@ pub fn foreign_field(name: &str) -> Option<&'static str> {
         "permute" => "write `transpose(x, axes)`",
         "cuda" | "cpu" => "the device is chosen with `--device`",
         "parameters" => "pass the model itself, as in `minimize loss over net with …`",
-        "state_dict" | "load_state_dict" => "write `save(\"file.safetensors\", net)` and `load(\"file.safetensors\", net)`",
-        "train" | "eval" => "`training` is true in steps that take gradients; `with training: false { … }` overrides it",
+        "state_dict" | "load_state_dict" => {
+            "write `save(\"file.safetensors\", net)` and `load(\"file.safetensors\", net)`"
+        }
+        "train" | "eval" => {
+            "`training` is true in steps that take gradients; `with training: false { … }` overrides it"
+        }
         "format" => "write the values into the text: `\"{x:.3}\"`",
         "numpy" => "tensors of the script are in host memory already",
         "weight" => "the field is `w`",

@@ -19,6 +19,9 @@ use crate::{
     syntax::ast::{Block, ExprId, ExprKind, Ident, Name},
 };
 
+/// The deepest nesting of lists and tuples.
+const MAX_NESTING: usize = 100;
+
 impl Evaluator {
     pub(super) fn expr(&mut self, cx: &Cx, id: ExprId) -> Eval {
         let span = cx.ast.expr(id).span;
@@ -39,6 +42,7 @@ impl Evaluator {
             ExprKind::Name(name) => self.name(cx, name, span),
             ExprKind::List(items) => {
                 let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                self.check_nesting(&items, span)?;
                 Ok(Value::list(items))
             }
             ExprKind::ListFor { body, names, iter, condition } => {
@@ -46,6 +50,7 @@ impl Evaluator {
             }
             ExprKind::Tuple(items) => {
                 let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                self.check_nesting(&items, span)?;
                 Ok(if items.is_empty() { Value::Unit } else { Value::tuple(items) })
             }
             ExprKind::Unary(op, operand) => self.unary(cx, *op, *operand, span),
@@ -58,9 +63,7 @@ impl Evaluator {
             }
             ExprKind::Index(base, items) => self.index_expr(cx, *base, items, span),
             ExprKind::Block(block) => self.inner_block(cx, block),
-            ExprKind::If { condition, then, otherwise } => {
-                self.if_expr(cx, *condition, then, *otherwise)
-            }
+            ExprKind::If { condition, then, otherwise } => self.if_expr(cx, *condition, then, *otherwise),
             ExprKind::Checkpoint { options, body } => self.checkpoint(cx, options, body, span),
             ExprKind::Barrier(operands) => self.barrier_expr(cx, operands, span),
             ExprKind::In { value, dtype } => self.in_dtype(cx, *value, dtype),
@@ -202,8 +205,12 @@ impl Evaluator {
             other => {
                 let kind = other.kind();
                 Err(self.report(
-                    Diagnostic::error(codes::TYPE_MISMATCH, span, format!("a condition is a bool, got {kind}"))
-                        .help("compare: `x != 0`, `len(xs) > 0`"),
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        span,
+                        format!("a condition is a bool, got {kind}"),
+                    )
+                    .help("compare: `x != 0`, `len(xs) > 0`"),
                 ))
             }
         }
@@ -286,6 +293,20 @@ impl Evaluator {
         ))
     }
 
+    /// Lists in lists in lists: dropping and showing them recurses.
+    fn check_nesting(&mut self, items: &[Value], span: Span) -> Eval<()> {
+        fn is_deeper(items: &[Value], limit: usize) -> bool {
+            items.iter().any(|item| match item {
+                Value::List(inner) | Value::Tuple(inner) => limit == 0 || is_deeper(inner, limit - 1),
+                _ => false,
+            })
+        }
+        if !is_deeper(items, MAX_NESTING) {
+            return Ok(());
+        }
+        Err(self.error(codes::LIMIT, span, format!("lists are nested more than {MAX_NESTING} deep")))
+    }
+
     /// Checks for a wish to stop, in loops.
     pub(super) fn pause(&mut self) -> Eval<()> {
         if self.cancelled() { Err(Halt::Cancelled) } else { Ok(()) }
@@ -303,9 +324,10 @@ pub(super) fn join(a: Value, b: Value) -> Value {
         (Value::Int(x), Value::Int(y)) if x == y => a,
         (Value::Bool(x), Value::Bool(y)) if x == y => a,
         (Value::Float(x), Value::Float(y)) if x == y => a,
-        (Value::Int(x) | Value::Unknown(Unknown::Int(x)), Value::Int(_) | Value::Unknown(Unknown::Int(_))) => {
-            Value::Unknown(Unknown::Int(*x))
-        }
+        (
+            Value::Int(x) | Value::Unknown(Unknown::Int(x)),
+            Value::Int(_) | Value::Unknown(Unknown::Int(_)),
+        ) => Value::Unknown(Unknown::Int(*x)),
         (
             Value::Float(x) | Value::Unknown(Unknown::Float(x)),
             Value::Float(_) | Value::Int(_) | Value::Unknown(Unknown::Float(_) | Unknown::Int(_)),

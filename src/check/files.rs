@@ -75,8 +75,12 @@ impl Evaluator {
                 (_, Value::Unknown(_)) => {}
                 (None, Value::Stored(_)) => {
                     return Err(self.report(
-                        Diagnostic::error(codes::ARGUMENTS, at, format!("`{what}` needs a name for a tensor"))
-                            .help(format!("`{what}(\"file.safetensors\", name: x)`")),
+                        Diagnostic::error(
+                            codes::ARGUMENTS,
+                            at,
+                            format!("`{what}` needs a name for a tensor"),
+                        )
+                        .help(format!("`{what}(\"file.safetensors\", name: x)`")),
                     ));
                 }
                 (_, other) => {
@@ -271,9 +275,8 @@ impl Evaluator {
         }
         let loops = notes.get("loops").and_then(|l| serde_json::from_str::<Vec<(u32, usize)>>(l).ok());
         let loops = loops.unwrap_or_default();
-        self.resume_at = Resume {
-            loops: loops.into_iter().map(|(start, pass)| LoopPosition { start, pass }).collect(),
-        };
+        self.resume_at =
+            Resume { loops: loops.into_iter().map(|(start, pass)| LoopPosition { start, pass }).collect() };
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::{
     Evaluator,
@@ -93,7 +93,7 @@ pub struct Ensure {
 pub struct Release {
     pub name: Name,
     pub span: Span,
-    pub aliases: rustc_hash::FxHashSet<ValueId>,
+    pub aliases: FxHashSet<ValueId>,
     /// Nodes from this one on come after it.
     pub from_node: usize,
     /// Its body is over, and its edges are there.
@@ -106,6 +106,7 @@ pub struct Frame {
     pub graph: Graph,
     pub slots: Vec<SlotState>,
     slot_ids: FxHashMap<u64, SlotId>,
+    slot_names: FxHashSet<Arc<str>>,
     pub inputs: Vec<InputSource>,
     stored: FxHashMap<u64, ValueId>,
     pub scalars: Vec<ScalarBinding>,
@@ -131,6 +132,7 @@ impl Frame {
             graph: Graph::new(),
             slots: Vec::new(),
             slot_ids: FxHashMap::default(),
+            slot_names: FxHashSet::default(),
             inputs: Vec::new(),
             stored: FxHashMap::default(),
             scalars: Vec::new(),
@@ -155,7 +157,12 @@ impl Frame {
         value
     }
 
-    pub fn add_input(&mut self, name: Name, stored: &crate::ir::Type, source: InputSource) -> Result<ValueId, OpError> {
+    pub fn add_input(
+        &mut self,
+        name: Name,
+        stored: &crate::ir::Type,
+        source: InputSource,
+    ) -> Result<ValueId, OpError> {
         let index = self.inputs.len() as u32;
         self.graph.inputs.push(Input { name, ty: stored.clone() });
         self.inputs.push(source);
@@ -189,7 +196,7 @@ impl Frame {
         let slot = SlotId(self.slots.len() as u32);
         let mut name = cell.name();
         let mut copies = 1;
-        while self.graph.slots.iter().any(|s| s.name == name) {
+        while !self.slot_names.insert(Arc::clone(&name)) {
             // Two unnamed models, or a variable bound anew: keep the names apart.
             copies += 1;
             name = format!("{}#{copies}", cell.name()).into();
@@ -242,7 +249,12 @@ impl Frame {
     }
 
     /// Makes a tensor of the script an input that is looked up by its name at each call.
-    pub fn capture_stored(&mut self, scope: &Arc<Scope>, name: &Name, stored: &Arc<Stored>) -> Result<(), OpError> {
+    pub fn capture_stored(
+        &mut self,
+        scope: &Arc<Scope>,
+        name: &Name,
+        stored: &Arc<Stored>,
+    ) -> Result<(), OpError> {
         if !self.stored.contains_key(&stored.id) {
             let source = InputSource::Captured { scope: Arc::clone(scope), name: Arc::clone(name) };
             let value = self.add_input(Arc::clone(name), &stored.ty, source)?;
@@ -276,9 +288,9 @@ pub fn mix(mut x: u64) -> u64 {
 /// A hash that is the same on every machine and in every version.
 pub fn stable_hash(text: &str) -> u64 {
     // FNV-1a, 64 bits, then mixed.
-    mix(text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| {
-        (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)
-    }))
+    mix(text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3)))
 }
 
 impl Evaluator {
@@ -365,12 +377,8 @@ impl Evaluator {
                 let own = self.frame(span)?.id == tensor.frame;
                 if !own {
                     return Err(self.report(
-                        Diagnostic::error(
-                            codes::NOT_IN_GRAPH,
-                            span,
-                            "a value of another graph is used here",
-                        )
-                        .help("pass it as an argument, or return it from the step that makes it"),
+                        Diagnostic::error(codes::NOT_IN_GRAPH, span, "a value of another graph is used here")
+                            .help("pass it as an argument, or return it from the step that makes it"),
                     ));
                 }
                 self.check_released(tensor.value, span)?;

@@ -58,8 +58,7 @@ impl Evaluator {
             Some(frame) => {
                 let iteration = frame.iteration.take();
                 let origin = Origin { span, parent: frame.parent, iteration: iteration.clone() };
-                let site =
-                    CallSite { span, title: Arc::clone(title), iteration, parent: frame.parent };
+                let site = CallSite { span, title: Arc::clone(title), iteration, parent: frame.parent };
                 frame.parent = Some(frame.graph.origins.intern(origin));
                 site
             }
@@ -98,11 +97,7 @@ impl Evaluator {
     ) -> Eval<()> {
         let names: Vec<ParamName<'_>> = params
             .iter()
-            .map(|p| ParamName {
-                name: &p.name.name,
-                required: p.default.is_none(),
-                span: Some(p.name.span),
-            })
+            .map(|p| ParamName { name: &p.name.name, required: p.default.is_none(), span: Some(p.name.span) })
             .collect();
         let bound = self.bind_args(title, &names, args, span)?;
         for (param, bound) in params.iter().zip(&bound) {

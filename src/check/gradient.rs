@@ -9,21 +9,19 @@ use super::{
     tensor::Operand,
     value::{Cell, Tree, Value, cells_of},
 };
-use crate::{
-    codes,
-    diagnostic::Diagnostic,
-    grad,
-    ir::ValueId,
-    source::Span,
-};
+use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, source::Span};
 
 impl Evaluator {
     /// A loss: one floating-point number of the graph.
     pub(super) fn scalar_loss(&mut self, value: &Value, span: Span) -> Eval<ValueId> {
         if matches!(value, Value::Stored(_)) {
             return Err(self.report(
-                Diagnostic::error(codes::GRADIENT, span, "this loss is already computed: nothing is known of how")
-                    .help("compute it in the same step as its gradient"),
+                Diagnostic::error(
+                    codes::GRADIENT,
+                    span,
+                    "this loss is already computed: nothing is known of how",
+                )
+                .help("compute it in the same step as its gradient"),
             ));
         }
         if !value.is_tensor() {
@@ -63,8 +61,10 @@ impl Evaluator {
                 let origin = frame.graph.node(failure.node).origin();
                 let at = frame.graph.origins.get(origin).span;
                 let error = failure.error;
-                let code = if error.message.starts_with("internal: ") { codes::INTERNAL } else { codes::GRADIENT };
-                let mut diagnostic = Diagnostic::error(code, span, error.message).secondary(at, "of this operation");
+                let code =
+                    if error.message.starts_with("internal: ") { codes::INTERNAL } else { codes::GRADIENT };
+                let mut diagnostic =
+                    Diagnostic::error(code, span, error.message).secondary(at, "of this operation");
                 diagnostic.help.extend(error.help);
                 Err(self.report(diagnostic))
             }
@@ -99,17 +99,17 @@ impl Evaluator {
             .iter()
             .map(|cell| {
                 let slot = frame.has_slot(cell);
-                slot.and_then(|s| frame.slots.get(s.0 as usize)).map(|s| s.versions.clone()).unwrap_or_default()
+                slot.and_then(|s| frame.slots.get(s.0 as usize))
+                    .map(|s| s.versions.clone())
+                    .unwrap_or_default()
             })
             .collect();
         let mut wrt: Vec<ValueId> = values.to_vec();
         wrt.extend(versions.iter().flatten());
         let mut grads = self.gradients(outputs, &wrt, span)?.into_iter();
         let of_values = grads.by_ref().take(values.len()).collect();
-        let of_cells = versions
-            .iter()
-            .map(|versions| grads.by_ref().take(versions.len()).flatten().last())
-            .collect();
+        let of_cells =
+            versions.iter().map(|versions| grads.by_ref().take(versions.len()).flatten().last()).collect();
         Ok((of_cells, of_values))
     }
 
@@ -172,14 +172,22 @@ impl Evaluator {
     fn differentiable(&mut self, value: &Value, span: Span) -> Eval<ValueId> {
         if !value.is_tensor() {
             let kind = value.kind();
-            return Err(self.error(codes::GRADIENT, span, format!("no gradient is taken with respect to {kind}")));
+            return Err(self.error(
+                codes::GRADIENT,
+                span,
+                format!("no gradient is taken with respect to {kind}"),
+            ));
         }
         let (id, _) = self.tensor_value(value, span)?;
         let ty = self.frame(span)?.graph.ty(id).clone();
         if ty.dtype().is_float() {
             return Ok(id);
         }
-        Err(self.error(codes::GRADIENT, span, format!("no gradient is taken with respect to {ty}: it needs a floating-point dtype")))
+        Err(self.error(
+            codes::GRADIENT,
+            span,
+            format!("no gradient is taken with respect to {ty}: it needs a floating-point dtype"),
+        ))
     }
 
     /// Gradients as values; zeros for what nothing depends on.

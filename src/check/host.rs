@@ -8,14 +8,7 @@ use super::{
     errors::Eval,
     value::{Stored, Value, cells_of, lock},
 };
-use crate::{
-    codes,
-    diagnostic::Diagnostic,
-    engine::Variable,
-    exec::Tensor,
-    ir::Graph,
-    source::Span,
-};
+use crate::{codes, diagnostic::Diagnostic, engine::Variable, exec::Tensor, ir::Graph, source::Span};
 
 impl Evaluator {
     /// Calls a step, function or model of the script with tensors.
@@ -23,8 +16,7 @@ impl Evaluator {
         let found = self.script.get(name);
         let span = found.as_ref().map_or(Span::default(), |b| b.span);
         let Some(binding) = found else {
-            let known: Vec<String> =
-                self.script.bindings().into_iter().map(|(n, _)| n.to_string()).collect();
+            let known: Vec<String> = self.script.bindings().into_iter().map(|(n, _)| n.to_string()).collect();
             return Err(self.unknown_name(name, span, &known));
         };
         let positional = arguments
@@ -64,8 +56,12 @@ impl Evaluator {
             other => {
                 let kind = other.kind();
                 return Err(self.report(
-                    Diagnostic::error(codes::TYPE_MISMATCH, span, format!("the result is {kind}, not tensors"))
-                        .help("return tensors and numbers from what a host calls"),
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        span,
+                        format!("the result is {kind}, not tensors"),
+                    )
+                    .help("return tensors and numbers from what a host calls"),
                 ));
             }
         }

@@ -41,7 +41,8 @@ impl Evaluator {
                         let (index, known) = self.as_int(&index, at_span)?;
                         if !known {
                             // Any item may be meant; the sample picks one of the right kind.
-                            let position = usize::try_from(index).unwrap_or(0).min(list.len().saturating_sub(1));
+                            let position =
+                                usize::try_from(index).unwrap_or(0).min(list.len().saturating_sub(1));
                             return Ok(match list.get(position) {
                                 Some(item) => item.clone(),
                                 None => Value::Unknown(Unknown::Any),
@@ -171,7 +172,11 @@ impl Evaluator {
             None => 1,
             Some(step) if step > 0 => usize::try_from(step).unwrap_or(usize::MAX),
             Some(step) => {
-                return Err(self.error(codes::BAD_INDEX, span, format!("a slice has a step of at least 1, got {step}")));
+                return Err(self.error(
+                    codes::BAD_INDEX,
+                    span,
+                    format!("a slice has a step of at least 1, got {step}"),
+                ));
             }
         };
         let mut bound = |value: Option<i64>, default: usize| match value {
@@ -226,9 +231,8 @@ impl Evaluator {
             });
         }
         let (id, weak) = self.tensor_value(value, span)?;
-        let result = self.build_any(span, |graph| {
-            tensor::index(graph, Operand::Tensor { value: id, weak }, &indices)
-        })?;
+        let result = self
+            .build_any(span, |graph| tensor::index(graph, Operand::Tensor { value: id, weak }, &indices))?;
         Ok(self.operand_value(result))
     }
 

@@ -44,7 +44,11 @@ impl Evaluator {
             v if v.is_tensor() => {
                 let rows = self.tensor_type(v).and_then(|t| t.shape().first().copied());
                 let Some(rows) = rows else {
-                    return Err(self.error(codes::TYPE_MISMATCH, span, "a scalar tensor has no items to go through"));
+                    return Err(self.error(
+                        codes::TYPE_MISMATCH,
+                        span,
+                        "a scalar tensor has no items to go through",
+                    ));
                 };
                 for k in 0..if once { rows.min(1) } else { rows } {
                     self.pause()?;
@@ -62,11 +66,8 @@ impl Evaluator {
             Value::Unknown(Unknown::Any) => visit(self, 0, iterable.clone()),
             other => {
                 let kind = other.kind();
-                let mut diagnostic = Diagnostic::error(
-                    codes::TYPE_MISMATCH,
-                    span,
-                    format!("`for` cannot go through {kind}"),
-                );
+                let mut diagnostic =
+                    Diagnostic::error(codes::TYPE_MISMATCH, span, format!("`for` cannot go through {kind}"));
                 if matches!(other, Value::Int(_) | Value::Unknown(Unknown::Int(_))) {
                     diagnostic.help.push("write `0..n` for the numbers from 0 to n - 1".into());
                 }
@@ -88,7 +89,10 @@ impl Evaluator {
                 return Err(self.error(
                     codes::LIMIT,
                     span,
-                    format!("a loop of {} passes in graph code, which unrolls; the limit is {limit}", range.len()),
+                    format!(
+                        "a loop of {} passes in graph code, which unrolls; the limit is {limit}",
+                        range.len()
+                    ),
                 ));
             }
         }

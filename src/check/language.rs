@@ -155,7 +155,9 @@ impl Evaluator {
             return Ok(Value::Int(i64::try_from(count).unwrap_or(i64::MAX)));
         }
         match value {
-            Value::Range(range) => Ok(Value::Unknown(Unknown::Int(i64::try_from(range.len()).unwrap_or(i64::MAX)))),
+            Value::Range(range) => {
+                Ok(Value::Unknown(Unknown::Int(i64::try_from(range.len()).unwrap_or(i64::MAX))))
+            }
             Value::Unknown(_) | Value::Stream(_) => Ok(Value::Unknown(Unknown::Int(1))),
             other => {
                 let kind = other.kind();
@@ -176,7 +178,9 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::NOT_CONSTANT,
                     span,
-                    format!("`{what}` of a tensor in graph code: its value is not known when the graph is built"),
+                    format!(
+                        "`{what}` of a tensor in graph code: its value is not known when the graph is built"
+                    ),
                 )
                 .help("use the tensor itself, or `f32(x)` and `i32(x)` to convert it"),
             )),
@@ -304,11 +308,19 @@ fn microbatches(ev: &mut Evaluator, mut args: Args, span: Span) -> Eval {
         None => args.positional.pop(),
     };
     let (Some((parts, at)), false) = (last, args.positional.is_empty()) else {
-        return Err(ev.error(codes::ARGUMENTS, span, "`microbatches` needs a batch and the number of parts: `microbatches(x, 4)`"));
+        return Err(ev.error(
+            codes::ARGUMENTS,
+            span,
+            "`microbatches` needs a batch and the number of parts: `microbatches(x, 4)`",
+        ));
     };
     let (parts, _) = ev.as_int(&parts, at)?;
     let Some(parts) = usize::try_from(parts).ok().filter(|&p| p > 0) else {
-        return Err(ev.error(codes::ARGUMENTS, at, format!("`microbatches` makes at least 1 part, got {parts}")));
+        return Err(ev.error(
+            codes::ARGUMENTS,
+            at,
+            format!("`microbatches` makes at least 1 part, got {parts}"),
+        ));
     };
     let mut items: Vec<Value> = args.positional.into_iter().map(|(v, _)| v).collect();
     let items = if items.len() == 1 { items.remove(0) } else { Value::tuple(items) };
@@ -341,7 +353,10 @@ fn debug(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
     let label = label.unwrap_or_else(|| ev.sources.text(at).into());
     if !matches!(ev.frames.last().map(|f| &f.kind), Some(FrameKind::Step(_))) {
         // Nothing is hidden outside of a step: show it, or pass it on while a type is worked out.
-        if !ev.in_graph() && !ev.is_check() && let Some(text) = ev.text(&x, at)? {
+        if !ev.in_graph()
+            && !ev.is_check()
+            && let Some(text) = ev.text(&x, at)?
+        {
             ev.write_line(&format!("{label}: {text}"));
         }
         return Ok(x);

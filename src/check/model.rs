@@ -111,7 +111,9 @@ impl Evaluator {
                     name.span,
                     format!("a model with the parameter `{}` is made inside a step", name.name),
                 )
-                .help("make it in the script or as a field of a model: it keeps its parameters between steps"),
+                .help(
+                    "make it in the script or as a field of a model: it keeps its parameters between steps",
+                ),
             ));
         }
         let Some(ty) = &decl.ty else { return Err(Halt::Reported) };
@@ -155,8 +157,12 @@ impl Evaluator {
         let scope = Arc::clone(&building.scope);
         if let Some(earlier) = scope.get(&name.name).filter(|_| building.order.contains(&name.name)) {
             return Err(self.report(
-                Diagnostic::error(codes::DUPLICATE_NAME, name.span, format!("`{}` is declared twice", name.name))
-                    .secondary(earlier.span, "first declared here"),
+                Diagnostic::error(
+                    codes::DUPLICATE_NAME,
+                    name.span,
+                    format!("`{}` is declared twice", name.name),
+                )
+                .secondary(earlier.span, "first declared here"),
             ));
         }
         building.order.push(Arc::clone(&name.name));

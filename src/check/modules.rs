@@ -59,11 +59,8 @@ impl Evaluator {
         if let Some(ModuleState::Ready(module)) = self.modules.get(name) {
             return Some(Value::Module(Arc::clone(module)));
         }
-        let module = Arc::new(Module {
-            name: name.into(),
-            scope: Scope::new(ScopeKind::Module, None),
-            builtins,
-        });
+        let module =
+            Arc::new(Module { name: name.into(), scope: Scope::new(ScopeKind::Module, None), builtins });
         self.modules.insert(name.into(), ModuleState::Ready(Arc::clone(&module)));
         Some(Value::Module(module))
     }
@@ -98,8 +95,9 @@ impl Evaluator {
                     std::io::ErrorKind::NotFound => format!("unknown module `{}`", name.name),
                     _ => format!("the module `{}` cannot be read: {error}", name.name),
                 };
-                let mut diagnostic = Diagnostic::error(codes::UNKNOWN_MODULE, name.span, message)
-                    .note(format!("there is no `{}`, and the library has no module of that name", path.display()));
+                let mut diagnostic = Diagnostic::error(codes::UNKNOWN_MODULE, name.span, message).note(
+                    format!("there is no `{}`, and the library has no module of that name", path.display()),
+                );
                 if let Some(close) = closest(&name.name, LIBRARY.iter().map(|(n, _)| *n)) {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
                 }

@@ -39,7 +39,11 @@ impl Evaluator {
         self.scripted(span, |ev| {
             let Some(operand) = ev.operand(value, span)? else {
                 let (symbol, kind) = (if op == UnaryOp::Neg { "-" } else { "not" }, value.kind());
-                return Err(ev.error(codes::BAD_OPERANDS, span, format!("`{symbol}` does not apply to {kind}")));
+                return Err(ev.error(
+                    codes::BAD_OPERANDS,
+                    span,
+                    format!("`{symbol}` does not apply to {kind}"),
+                ));
             };
             let result = ev.build_any(span, |graph| tensor::unary(graph, op, operand))?;
             Ok(ev.operand_value(result))
@@ -90,9 +94,11 @@ impl Evaluator {
                 None => Ok(Value::Unknown(Unknown::Bool(true))),
             },
             (BinaryOp::Add, Value::Str(x), Value::Str(y)) => Ok(Value::Str(format!("{x}{y}").into())),
-            (BinaryOp::Add, Value::Str(_) | Value::Unknown(Unknown::Str), Value::Str(_) | Value::Unknown(Unknown::Str)) => {
-                Ok(Value::Unknown(Unknown::Str))
-            }
+            (
+                BinaryOp::Add,
+                Value::Str(_) | Value::Unknown(Unknown::Str),
+                Value::Str(_) | Value::Unknown(Unknown::Str),
+            ) => Ok(Value::Unknown(Unknown::Str)),
             (BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge, Value::Str(x), Value::Str(y)) => {
                 Ok(Value::Bool(match op {
                     BinaryOp::Lt => x < y,
@@ -108,7 +114,8 @@ impl Evaluator {
             (BinaryOp::Add, Value::Tuple(x), Value::Tuple(y)) => {
                 Ok(Value::tuple(x.iter().chain(y.iter()).cloned().collect()))
             }
-            (BinaryOp::Mul, Value::List(x), Value::Int(n)) | (BinaryOp::Mul, Value::Int(n), Value::List(x)) => {
+            (BinaryOp::Mul, Value::List(x), Value::Int(n))
+            | (BinaryOp::Mul, Value::Int(n), Value::List(x)) => {
                 let times = usize::try_from(*n).unwrap_or(0);
                 self.check_items(x.len().saturating_mul(times), span)?;
                 Ok(Value::list(x.iter().cloned().cycle().take(x.len() * times).collect()))
@@ -228,9 +235,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> Option<bool> {
         (Value::TensorFunction(x), Value::TensorFunction(y)) => x.name == y.name,
         (Value::Stored(x), Value::Stored(y)) => x.id == y.id,
         _ => match (number(a), number(b)) {
-            (Some((x, _)), Some((y, _))) => {
-                tensor::fold_binary(BinaryOp::Eq, x, y) == Ok(Number::Bool(true))
-            }
+            (Some((x, _)), Some((y, _))) => tensor::fold_binary(BinaryOp::Eq, x, y) == Ok(Number::Bool(true)),
             _ => false,
         },
     })

@@ -48,7 +48,10 @@ impl Evaluator {
                         Diagnostic::error(
                             codes::TYPE_MISMATCH,
                             span,
-                            format!("`{}` of `{title}` is a number or a function of the update count, got {kind}", param.name.name),
+                            format!(
+                                "`{}` of `{title}` is a number or a function of the update count, got {kind}",
+                                param.name.name
+                            ),
                         )
                         .secondary(param.name.span, "declared here"),
                     ));
@@ -99,24 +102,31 @@ impl Evaluator {
         if !matches!(value, Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_)) {
             let kind = value.kind();
             return Err(self.report(
-                Diagnostic::error(codes::TYPE_MISMATCH, span, format!("expected a model or a parameter, got {kind}"))
-                    .help("only parameters of models are trained; declare one with `param` in a `model`"),
+                Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    span,
+                    format!("expected a model or a parameter, got {kind}"),
+                )
+                .help("only parameters of models are trained; declare one with `param` in a `model`"),
             ));
         }
         let cells: Vec<Arc<Cell>> = cells_of(value).into_iter().filter(|c| c.is_trainable()).collect();
         if cells.is_empty() {
             let kind = value.kind();
-            return Err(self.error(
-                codes::GRADIENT,
-                span,
-                format!("{kind} has no parameters to train"),
-            ));
+            return Err(self.error(codes::GRADIENT, span, format!("{kind} has no parameters to train")));
         }
         Ok(cells)
     }
 
     /// `minimize loss over net with opt`
-    pub(super) fn minimize(&mut self, cx: &Cx, loss: ExprId, over: &[ExprId], with: ExprId, span: Span) -> Eval {
+    pub(super) fn minimize(
+        &mut self,
+        cx: &Cx,
+        loss: ExprId,
+        over: &[ExprId],
+        with: ExprId,
+        span: Span,
+    ) -> Eval {
         self.only_in_step("minimize", span)?;
         let loss_span = cx.ast.expr(loss).span;
         let loss = self.expr(cx, loss);
@@ -188,9 +198,7 @@ impl Evaluator {
                     format!("{got} gradients for {want} parameters"),
                 ));
             }
-            v if v.is_tensor() && cells.len() == 1 => {
-                cells.into_iter().map(|c| (c, grads.clone())).collect()
-            }
+            v if v.is_tensor() && cells.len() == 1 => cells.into_iter().map(|c| (c, grads.clone())).collect(),
             other => {
                 let kind = other.kind();
                 return Err(self.error(
@@ -252,7 +260,12 @@ impl Evaluator {
         let earlier = self.frame(span)?.updates.iter().filter(|o| o.id == optimizer.id).count();
         let count = self.build(span, |f| {
             let binding = ScalarBinding::UpdateCount(Arc::clone(optimizer));
-            f.scalar((optimizer.id, usize::MAX), ScalarSource::UpdateCount { optimizer: name }, binding, DType::F64)
+            f.scalar(
+                (optimizer.id, usize::MAX),
+                ScalarSource::UpdateCount { optimizer: name },
+                binding,
+                DType::F64,
+            )
         })?;
         let count = self.graph_value(count, true);
         if earlier == 0 {
@@ -453,7 +466,9 @@ impl Evaluator {
         let note = if unused == missing.len() {
             "the step does not use them before this line".to_string()
         } else if unused > 0 {
-            format!("{unused} of them are not used at all; the others reach the loss only through operations without a gradient")
+            format!(
+                "{unused} of them are not used at all; the others reach the loss only through operations without a gradient"
+            )
         } else {
             "they reach the loss only through operations without a gradient (`stop_grad`, comparisons, whole numbers), or not at all".to_string()
         };

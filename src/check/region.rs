@@ -135,10 +135,9 @@ impl Evaluator {
                         None => "options of `checkpoint` have names".to_string(),
                     };
                     let at = arg.name.as_ref().map_or(expr.span, |n| n.span);
-                    return Err(self.report(
-                        Diagnostic::error(codes::BAD_OPTION, at, message)
-                            .help("options are `keep: [h]`, `policy: dots`, `policy: names(\"…\")`, `bind: all`"),
-                    ));
+                    return Err(self.report(Diagnostic::error(codes::BAD_OPTION, at, message).help(
+                        "options are `keep: [h]`, `policy: dots`, `policy: names(\"…\")`, `bind: all`",
+                    )));
                 }
             }
         }
@@ -150,8 +149,7 @@ impl Evaluator {
         match (word, &expr.kind) {
             (Some("nothing"), _) => return Ok(Policy::Nothing),
             (Some("dots"), _) => return Ok(Policy::Dots),
-            (_, ExprKind::Call { callee, args })
-                if matches!(&cx.ast.expr(*callee).kind, ExprKind::Name(n) if &**n == "names") =>
+            (_, ExprKind::Call { callee, args }) if matches!(&cx.ast.expr(*callee).kind, ExprKind::Name(n) if &**n == "names") =>
             {
                 let mut names = Vec::with_capacity(args.len());
                 for arg in args {
@@ -169,11 +167,7 @@ impl Evaluator {
             }
             _ => {}
         }
-        Err(self.error(
-            codes::BAD_OPTION,
-            expr.span,
-            "`policy` is `nothing`, `dots` or `names(\"…\")`",
-        ))
+        Err(self.error(codes::BAD_OPTION, expr.span, "`policy` is `nothing`, `dots` or `names(\"…\")`"))
     }
 
     /// The value with every tensor of the script and every parameter in it as a value of the graph.
@@ -222,7 +216,11 @@ impl Evaluator {
                 let empty = matches!(&value, Value::List(items) if items.is_empty());
                 if tensors == 0 && !empty {
                     let kind = value.kind();
-                    return Err(ev.error(codes::TYPE_MISMATCH, *at, format!("`barrier` holds tensors, got {kind}")));
+                    return Err(ev.error(
+                        codes::TYPE_MISMATCH,
+                        *at,
+                        format!("`barrier` holds tensors, got {kind}"),
+                    ));
                 }
                 lifted.push(value);
             }
@@ -321,12 +319,17 @@ impl Evaluator {
     /// Part `k` of every tensor along axis 0.
     fn micro_batch(&mut self, whole: &Value, k: usize, parts: usize, span: Span) -> Eval {
         if let Value::Tuple(items) | Value::List(items) = whole {
-            let items = items.iter().map(|v| self.micro_batch(v, k, parts, span)).collect::<Eval<Vec<_>>>()?;
+            let items =
+                items.iter().map(|v| self.micro_batch(v, k, parts, span)).collect::<Eval<Vec<_>>>()?;
             return Ok(Value::tuple(items));
         }
         let Some(ty) = self.tensor_type(whole) else {
             let kind = whole.kind();
-            return Err(self.error(codes::TYPE_MISMATCH, span, format!("`microbatches` cuts tensors, got {kind}")));
+            return Err(self.error(
+                codes::TYPE_MISMATCH,
+                span,
+                format!("`microbatches` cuts tensors, got {kind}"),
+            ));
         };
         let rows = ty.shape().first().copied().unwrap_or(0);
         if rows == 0 || rows % parts != 0 {

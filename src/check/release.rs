@@ -28,8 +28,12 @@ impl Evaluator {
             let Value::Tensor(tensor) = &value else {
                 let kind = value.kind();
                 return Err(self.report(
-                    Diagnostic::error(codes::TYPE_MISMATCH, at, format!("`release` frees a tensor of this graph, got {kind}"))
-                        .help("parameters and state live as long as their model"),
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        at,
+                        format!("`release` frees a tensor of this graph, got {kind}"),
+                    )
+                    .help("parameters and state live as long as their model"),
                 ));
             };
             let name: Name = match &cx.ast.expr(id).kind {
@@ -38,13 +42,18 @@ impl Evaluator {
             };
             let frame = self.frame(span)?;
             let aliases = aliases(&frame.graph, tensor.value);
-            let persistent = aliases.iter().any(|&v| {
-                matches!(frame.graph.producer(v).0.op(), Op::Read(_) | Op::Input(_))
-            });
+            let persistent =
+                aliases.iter().any(|&v| matches!(frame.graph.producer(v).0.op(), Op::Read(_) | Op::Input(_)));
             if persistent {
                 return Err(self.report(
-                    Diagnostic::error(codes::RELEASED, at, format!("`{name}` cannot be released: it is an input or a parameter, or a view of one"))
-                        .help("`copy(x)` makes a value with memory of its own"),
+                    Diagnostic::error(
+                        codes::RELEASED,
+                        at,
+                        format!(
+                            "`{name}` cannot be released: it is an input or a parameter, or a view of one"
+                        ),
+                    )
+                    .help("`copy(x)` makes a value with memory of its own"),
                 ));
             }
             let from_node = frame.graph.len();
@@ -77,9 +86,11 @@ impl Evaluator {
     /// backward pass), and must not be an output.
     pub(super) fn verify_releases(&mut self, frame: &Frame) {
         for release in &frame.releases {
-            let late = frame.graph.nodes().skip(release.from_node).find(|n| {
-                n.args().iter().any(|a| release.aliases.contains(a))
-            });
+            let late = frame
+                .graph
+                .nodes()
+                .skip(release.from_node)
+                .find(|n| n.args().iter().any(|a| release.aliases.contains(a)));
             let mut diagnostic = Diagnostic::error(
                 codes::RELEASED,
                 release.span,
@@ -92,9 +103,9 @@ impl Evaluator {
                     crate::ir::Role::Backward { .. } => "kept for the backward pass of this",
                     _ => "needed here",
                 };
-                diagnostic = diagnostic
-                    .secondary(place, text)
-                    .help("compute it again in the backward pass with `checkpoint < … >`, or release it later");
+                diagnostic = diagnostic.secondary(place, text).help(
+                    "compute it again in the backward pass with `checkpoint < … >`, or release it later",
+                );
             } else if let Some(output) =
                 frame.graph.outputs.iter().find(|o| release.aliases.contains(&o.value))
             {

@@ -57,6 +57,7 @@ impl Evaluator {
         let results: Vec<Option<Tensor>> = if self.mode == Mode::Check {
             types.iter().map(|_| None).collect()
         } else {
+            self.check_host_bytes(&frame.graph, span)?;
             let origin = frame.graph.cursor.origin;
             frame.graph.outputs = outputs
                 .iter()
@@ -67,8 +68,7 @@ impl Evaluator {
             if frame.graph.nodes().any(|n| matches!(n.op(), Op::Random(_))) {
                 self.random_calls += 1;
             }
-            let page =
-                ScalarPage { values: Vec::new(), seed: self.settings.seed, step: self.random_calls };
+            let page = ScalarPage { values: Vec::new(), seed: self.settings.seed, step: self.random_calls };
             let cells: Vec<Arc<Cell>> = frame.slots.iter().map(|s| Arc::clone(&s.cell)).collect();
             self.execute(&frame.graph, &cells, &inputs, &page, span)?.into_iter().map(Some).collect()
         };
@@ -81,6 +81,33 @@ impl Evaluator {
                 _ => Value::Poison,
             }
         }))
+    }
+
+    /// Charges the memory of a graph of the script before it is taken: the reference interpreter
+    /// keeps every value until the end.
+    fn check_host_bytes(&mut self, graph: &Graph, span: Span) -> Eval<()> {
+        let slots: u64 = graph.slots.iter().map(|s| s.ty.bytes()).fold(0, u64::saturating_add);
+        let values = graph
+            .nodes()
+            .flat_map(|n| n.results())
+            .map(|v| graph.ty(v).bytes())
+            .fold(slots, u64::saturating_add);
+        let limit = self.settings.limits.max_host_bytes;
+        if values <= limit {
+            return Ok(());
+        }
+        Err(self.report(
+            Diagnostic::error(
+                codes::LIMIT,
+                span,
+                format!(
+                    "this needs {}, more than the {} that there are",
+                    super::step::mebibytes(values),
+                    super::step::mebibytes(limit)
+                ),
+            )
+            .help("compute it in a `step`, whose memory is planned, or in parts"),
+        ))
     }
 
     /// The tensors that a graph reads, in the order of its inputs.
@@ -103,7 +130,11 @@ impl Evaluator {
             match tensor {
                 Some(tensor) => tensors.push(tensor),
                 None => {
-                    return Err(self.error(codes::INTERNAL, span, "a tensor has no data while the script runs"));
+                    return Err(self.error(
+                        codes::INTERNAL,
+                        span,
+                        "a tensor has no data while the script runs",
+                    ));
                 }
             }
         }
@@ -208,6 +239,7 @@ impl Evaluator {
         if self.mode == Mode::Check {
             return Ok(());
         }
+        self.check_host_bytes(&frame.graph, span)?;
         let origin = frame.graph.cursor.origin;
         frame.graph.outputs = vec![Output { name, value, origin }];
         let inputs = self.input_tensors(&frame.inputs, &[], span)?;
@@ -235,7 +267,10 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::TYPE_MISMATCH,
                     span,
-                    format!("`{}` starts as a tensor, a number or a function of the shape, got {kind}", cell.short_name),
+                    format!(
+                        "`{}` starts as a tensor, a number or a function of the shape, got {kind}",
+                        cell.short_name
+                    ),
                 )
                 .secondary(cell.span, format!("declared {} here", cell.ty)),
             ));
@@ -267,10 +302,7 @@ pub(super) fn collect_tensors(value: &Value, visit: &mut dyn FnMut(super::value:
 }
 
 /// The value with every graph tensor in it replaced.
-pub(super) fn map_tensors(
-    value: &Value,
-    map: &mut dyn FnMut(super::value::GraphTensor) -> Value,
-) -> Value {
+pub(super) fn map_tensors(value: &Value, map: &mut dyn FnMut(super::value::GraphTensor) -> Value) -> Value {
     match value {
         Value::Tensor(tensor) => map(*tensor),
         Value::List(items) if has_tensor(items) => {

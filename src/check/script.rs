@@ -43,8 +43,9 @@ impl Evaluator {
     pub(super) fn only_in_script(&mut self, what: &str, span: Span) -> Eval<()> {
         match self.frames.last().map(|f| &f.kind) {
             Some(FrameKind::Step(_)) => Err(self.report(
-                Diagnostic::error(codes::NOT_IN_GRAPH, span, format!("`{what}` in a step"))
-                    .help("return the value and use it in the script; `debug(x)` shows one while the step runs"),
+                Diagnostic::error(codes::NOT_IN_GRAPH, span, format!("`{what}` in a step")).help(
+                    "return the value and use it in the script; `debug(x)` shows one while the step runs",
+                ),
             )),
             _ => Ok(()),
         }
@@ -138,7 +139,8 @@ impl Evaluator {
         let title = title.unwrap_or_default().to_string();
         if let Some(file) = file {
             let path = self.path(&file);
-            script::svg::write(&path, &series, &title).map_err(|e| self.script_error(codes::FILE, span, e))?;
+            script::svg::write(&path, &series, &title)
+                .map_err(|e| self.script_error(codes::FILE, span, e))?;
             return Ok(Value::Unit);
         }
         let text = plot::draw(&series, &plot::Config { title, ..plot::Config::default() });
@@ -169,7 +171,11 @@ impl Evaluator {
                             Some((number, _)) => numbers.push(number.as_f64()),
                             None => {
                                 let kind = other.kind();
-                                return Err(self.error(codes::TYPE_MISMATCH, span, format!("expected numbers, got {kind}")));
+                                return Err(self.error(
+                                    codes::TYPE_MISMATCH,
+                                    span,
+                                    format!("expected numbers, got {kind}"),
+                                ));
                             }
                         },
                     }

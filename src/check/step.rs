@@ -79,8 +79,12 @@ impl Evaluator {
         let name = Arc::clone(step.name());
         if self.in_graph() {
             return Err(self.report(
-                Diagnostic::error(codes::NOT_IN_GRAPH, span, format!("the step `{name}` is called from graph code"))
-                    .help("steps are called by the script; write what they share as a `fn`"),
+                Diagnostic::error(
+                    codes::NOT_IN_GRAPH,
+                    span,
+                    format!("the step `{name}` is called from graph code"),
+                )
+                .help("steps are called by the script; write what they share as a `fn`"),
             ));
         }
         let script = super::value::Cx { ast: Arc::clone(&step.cx.ast), scope: Arc::clone(&self.script) };
@@ -89,11 +93,8 @@ impl Evaluator {
         let flat = self.flatten(step, &values, span)?;
         let compiled = self.compiled(step, &values, &flat, span)?;
         if self.mode == Mode::Check {
-            let outputs: Vec<Value> = compiled
-                .output_types
-                .iter()
-                .map(|ty| Value::Stored(Stored::new(ty.clone(), None)))
-                .collect();
+            let outputs: Vec<Value> =
+                compiled.output_types.iter().map(|ty| Value::Stored(Stored::new(ty.clone(), None))).collect();
             return Ok(fill(&compiled.template, &outputs));
         }
         let results = self.run_step(step, &compiled, &flat, span)?;
@@ -429,12 +430,19 @@ impl Evaluator {
         let arguments: Vec<Tensor> = flat.tensors.iter().filter_map(|s| s.data.clone()).collect();
         let inputs = self.input_tensors(&compiled.inputs, &arguments, span)?;
         let values = compiled.scalars.iter().map(|s| scalar_value(s, flat)).collect();
-        let page = ScalarPage {
-            values,
-            seed: self.settings.seed,
-            step: step.runs.load(Ordering::Relaxed),
-        };
+        let page = ScalarPage { values, seed: self.settings.seed, step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
+        let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
+        if peak > limit {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::LIMIT,
+                    span,
+                    format!("`{}` needs {} to run, more than the {} that there are", step.name(), mebibytes(peak), mebibytes(limit)),
+                )
+                .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
+            ));
+        }
         let mut slots = self.take_slots(&compiled.cells, span)?;
         let taken = lock(&compiled.executable).take();
         let executable = match taken {
@@ -526,7 +534,12 @@ impl Evaluator {
             return Err(self.error(
                 codes::LIMIT,
                 step.decl.name.span,
-                format!("the peak of `{}` is {}; the limit of this engine is {}", step.name(), mebibytes(peak), mebibytes(limit)),
+                format!(
+                    "the peak of `{}` is {}; the limit of this engine is {}",
+                    step.name(),
+                    mebibytes(peak),
+                    mebibytes(limit)
+                ),
             ));
         }
         if fits { Ok(()) } else { Err(Halt::Reported) }
@@ -706,13 +719,16 @@ fn is_closed(cx: &super::value::Cx, ty: &TypeExpr) -> bool {
 
 /// Where a body returns: its last `return`, or its last expression.
 fn last_return(ast: &crate::syntax::ast::Ast, body: &crate::syntax::ast::Block) -> Option<Span> {
-    let returned = body.stmts.iter().rev().map(|&s| ast.stmt(s)).find(|s| {
-        matches!(s.kind, crate::syntax::ast::StmtKind::Return(_))
-    });
+    let returned = body
+        .stmts
+        .iter()
+        .rev()
+        .map(|&s| ast.stmt(s))
+        .find(|s| matches!(s.kind, crate::syntax::ast::StmtKind::Return(_)));
     returned.map(|s| s.span).or_else(|| body.tail.map(|t| ast.expr(t).span))
 }
 
-fn mebibytes(bytes: u64) -> String {
+pub(super) fn mebibytes(bytes: u64) -> String {
     let size = bytes as f64 / (1u64 << 20) as f64;
     if size >= 0.05 { format!("{size:.1} MiB") } else { format!("{bytes} bytes") }
 }

@@ -371,7 +371,11 @@ impl Evaluator {
     }
 
     /// The variables that a loop's body assigns to, with their values.
-    fn assigned_values(&mut self, cx: &Cx, body: &Block) -> Vec<(crate::syntax::ast::Name, Arc<super::Scope>, Value)> {
+    fn assigned_values(
+        &mut self,
+        cx: &Cx,
+        body: &Block,
+    ) -> Vec<(crate::syntax::ast::Name, Arc<super::Scope>, Value)> {
         walk::assigned_names(&cx.ast, body)
             .into_iter()
             .filter_map(|name| {

@@ -156,7 +156,11 @@ impl Evaluator {
                 Some((_, Some(value))) => Ok(value.clone()),
                 _ => {
                     let name = cell.name();
-                    Err(self.error(codes::GRADIENT, span, format!("there is no gradient of `{name}` in this tree")))
+                    Err(self.error(
+                        codes::GRADIENT,
+                        span,
+                        format!("there is no gradient of `{name}` in this tree"),
+                    ))
                 }
             };
         }

@@ -73,7 +73,13 @@ impl Evaluator {
 
     /// Binds the dimension variables of an annotation that stand alone, where the value has the
     /// right number of axes. Mismatches are found by [`Evaluator::check_type`].
-    pub(super) fn bind_dims(&mut self, scope: &Arc<Scope>, ast: &crate::syntax::ast::Ast, ty: &TypeExpr, value: &Value) {
+    pub(super) fn bind_dims(
+        &mut self,
+        scope: &Arc<Scope>,
+        ast: &crate::syntax::ast::Ast,
+        ty: &TypeExpr,
+        value: &Value,
+    ) {
         let (Some(dims), Some(actual)) = (&ty.dims, self.tensor_type(value)) else { return };
         let Some(pairs) = align(dims, actual.shape()) else { return };
         for (dim, size) in pairs {
@@ -135,7 +141,9 @@ impl Evaluator {
         let (size, _) = self.as_int(value, span)?;
         match usize::try_from(size) {
             Ok(size) => Ok(size),
-            Err(_) => Err(self.error(codes::SHAPE_MISMATCH, span, format!("a size cannot be negative, got {size}"))),
+            Err(_) => {
+                Err(self.error(codes::SHAPE_MISMATCH, span, format!("a size cannot be negative, got {size}")))
+            }
         }
     }
 
@@ -173,7 +181,14 @@ impl Evaluator {
 
     /// Checks a value against an annotation, after its variables are bound, and converts numbers.
     /// `what` names it: "`x` of `f`".
-    pub(super) fn check_type(&mut self, cx: &Cx, ty: &TypeExpr, value: Value, what: &str, span: Span) -> Eval {
+    pub(super) fn check_type(
+        &mut self,
+        cx: &Cx,
+        ty: &TypeExpr,
+        value: Value,
+        what: &str,
+        span: Span,
+    ) -> Eval {
         let meaning = self.meaning(cx, ty)?;
         let fits = match (&meaning, &value) {
             (_, Value::Unknown(Unknown::Any)) => return Ok(value),
@@ -188,7 +203,10 @@ impl Evaluator {
             (Meaning::Kind("list"), Value::List(_)) => true,
             (Meaning::Kind("tuple"), Value::Tuple(_)) => true,
             (Meaning::Kind("function"), v) => {
-                matches!(v, Value::Function(_) | Value::Builtin(_) | Value::TensorFunction(_) | Value::Model(_))
+                matches!(
+                    v,
+                    Value::Function(_) | Value::Builtin(_) | Value::TensorFunction(_) | Value::Model(_)
+                )
             }
             (Meaning::Model(def), Value::Model(model)) => model.def.id == def.id,
             (Meaning::Tensor(dtype), v) => {
@@ -243,19 +261,25 @@ impl Evaluator {
                 Some(Operand::Number(number)) => {
                     if !self.in_graph() {
                         return self.scripted(span, |ev| {
-                            let id = ev.build_any(span, |g| super::tensor::constant(g, "let", number, dtype))?;
+                            let id =
+                                ev.build_any(span, |g| super::tensor::constant(g, "let", number, dtype))?;
                             Ok(ev.graph_value(id, false))
                         });
                     }
-                    let id = self.build_any(span, |g| super::tensor::constant(g, "argument", number, dtype))?;
+                    let id =
+                        self.build_any(span, |g| super::tensor::constant(g, "argument", number, dtype))?;
                     (Type::scalar(dtype), self.graph_value(id, false))
                 }
                 _ => {
                     let kind = value.kind();
                     let text = self.sources.text(ty.span).to_string();
                     return Err(self.report(
-                        Diagnostic::error(codes::TYPE_MISMATCH, span, format!("{what} is `{text}`, got {kind}"))
-                            .secondary(ty.span, "declared here"),
+                        Diagnostic::error(
+                            codes::TYPE_MISMATCH,
+                            span,
+                            format!("{what} is `{text}`, got {kind}"),
+                        )
+                        .secondary(ty.span, "declared here"),
                     ));
                 }
             },
@@ -270,12 +294,9 @@ impl Evaluator {
             return Ok(value);
         }
         let declared = self.sources.text(ty.span).to_string();
-        let mut diagnostic = Diagnostic::error(
-            codes::SHAPE_MISMATCH,
-            span,
-            format!("{what} is `{declared}`, got {actual}"),
-        )
-        .secondary(ty.span, "declared here");
+        let mut diagnostic =
+            Diagnostic::error(codes::SHAPE_MISMATCH, span, format!("{what} is `{declared}`, got {actual}"))
+                .secondary(ty.span, "declared here");
         if actual.dtype() != dtype {
             diagnostic.help.push(format!("convert it with `{dtype}(x)`"));
         } else if let Some(axis) = clash {
@@ -319,9 +340,12 @@ impl Evaluator {
                 self.build_any(span, |g| super::tensor::constant(g, "=", number, dtype))?
             }
             Operand::Tensor { value, weak: true } => self.build(span, |f| f.graph.cast(value, dtype))?,
-            Operand::Tensor { .. } => {
-                self.build_any(span, |g| promote(g, "=", &[operand]))?.0.first().copied().unwrap_or(ValueId(0))
-            }
+            Operand::Tensor { .. } => self
+                .build_any(span, |g| promote(g, "=", &[operand]))?
+                .0
+                .first()
+                .copied()
+                .unwrap_or(ValueId(0)),
         };
         let actual = self.frame(span)?.graph.ty(value).clone();
         let lead = ty.rank().checked_sub(actual.rank());
@@ -329,9 +353,12 @@ impl Evaluator {
             actual.shape().iter().zip(ty.shape().iter().skip(lead)).all(|(a, b)| a == b || *a == 1)
         });
         if actual.dtype() != dtype || !fits {
-            let mut diagnostic =
-                Diagnostic::error(codes::SHAPE_MISMATCH, span, format!("{what}: expected {ty}, got {actual}"))
-                    .secondary(declared, format!("declared {ty} here"));
+            let mut diagnostic = Diagnostic::error(
+                codes::SHAPE_MISMATCH,
+                span,
+                format!("{what}: expected {ty}, got {actual}"),
+            )
+            .secondary(declared, format!("declared {ty} here"));
             if actual.dtype() != dtype {
                 diagnostic.help.push(format!("convert it with `{dtype}(x)`"));
             }

@@ -106,7 +106,8 @@ impl Range {
     /// How many numbers it holds; `step` is not 0.
     pub fn len(&self) -> u64 {
         let (span, step) = (i128::from(self.high) - i128::from(self.low), i128::from(self.step));
-        let count = if step > 0 { (span + step - 1).div_euclid(step) } else { (span + step + 1) / step.min(-1) };
+        let count =
+            if step > 0 { (span + step - 1).div_euclid(step) } else { (span + step + 1) / step.min(-1) };
         u64::try_from(count.max(0)).unwrap_or(u64::MAX)
     }
 
@@ -159,10 +160,17 @@ impl Stored {
 /// How a persistent tensor gets its first value.
 pub enum Init {
     /// The expression after `=`, in the scope of the model; its result is broadcast to the type.
-    Expr { cx: Cx, expr: ExprId },
+    Expr {
+        cx: Cx,
+        expr: ExprId,
+    },
     Zeros,
     /// The state of an optimizer: the expression sees the parameter as `p`.
-    OptimizerState { cx: Cx, expr: ExprId, param: Arc<Cell> },
+    OptimizerState {
+        cx: Cx,
+        expr: ExprId,
+        param: Arc<Cell>,
+    },
 }
 
 /// A persistent tensor: a parameter, the state of a model, the state of an optimizer.
@@ -323,7 +331,11 @@ pub fn name_value(value: &Value, name: &str) {
             for (i, item) in items.iter().enumerate() {
                 if matches!(
                     item,
-                    Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_) | Value::Optimizer(_)
+                    Value::Model(_)
+                        | Value::Param(_)
+                        | Value::List(_)
+                        | Value::Tuple(_)
+                        | Value::Optimizer(_)
                 ) {
                     name_value(item, &format!("{name}.{i}"));
                 }
@@ -443,7 +455,6 @@ pub struct Method {
     pub receiver: Value,
     pub builtin: &'static Builtin,
 }
-
 
 impl Value {
     pub fn str(text: impl AsRef<str>) -> Value {

@@ -1,8 +1,6 @@
 //! Questions about code that are answered by reading it: what it assigns, what it calls.
 
-use crate::syntax::ast::{
-    Arg, Ast, Block, ExprId, ExprKind, IndexItem, Name, StmtId, StmtKind, StrPart,
-};
+use crate::syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, IndexItem, Name, StmtId, StmtKind, StrPart};
 
 /// A statement or an expression, as a walk meets it.
 #[derive(Clone, Copy)]
@@ -183,4 +181,3 @@ pub fn takes_gradients(ast: &Ast, block: &Block) -> bool {
     });
     found
 }
-

@@ -5,7 +5,7 @@
 //!
 //! let source = Source::text("double.tg", "step double(x: f32[3]) { return x * 2.0 }");
 //! let program = Engine::new().compile(source)?;
-//! assert!(program.plan("double").is_some());
+//! assert!(program.plan("double")?.peak_bytes() > 0);
 //!
 //! let mut session = program.session()?;
 //! let x = Tensor::from_slice(&[3], &[1.0f32, 2.0, 3.0]).expect("three elements");
@@ -213,6 +213,11 @@ fn parse(source: &Source) -> (SourceMap, FileId, Ast, Vec<Diagnostic>) {
 }
 
 fn internal_fault(file: FileId, what: &str) -> Diagnostic {
-    Diagnostic::new(Severity::Error, codes::INTERNAL, Span::new(file, 0..0), format!("internal fault: {what}"))
-        .note("this is a fault of `tg`: please report it with the program")
+    Diagnostic::new(
+        Severity::Error,
+        codes::INTERNAL,
+        Span::new(file, 0..0),
+        format!("internal fault: {what}"),
+    )
+    .note("this is a fault of `tg`: please report it with the program")
 }

@@ -1,6 +1,9 @@
 //! A running program: its variables, parameters and steps.
 
-use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use super::{internal_fault, stack::on_big_stack};
 use crate::{

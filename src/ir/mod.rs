@@ -2,6 +2,7 @@
 
 mod graph;
 mod origin;
+pub mod text;
 mod types;
 mod verify;
 

@@ -1,18 +1,24 @@
 //! Checks that a graph is what every pass relies on.
 
-use super::{Graph, Node, Role, SlotId, Type, ValueId};
+use super::{Graph, Node, NodeId, Role, SlotId, Type, ValueId};
 use crate::ops::Op;
 
 /// Faults beyond this many say nothing new.
 const MAX_FAULTS: usize = 32;
 
 /// Checks a graph: operands precede their users, types are what the ops infer, every id is in
-/// range, regions nest and are contiguous, no slot is read after it was written.
+/// range, regions nest and are contiguous but for nodes without operands, no slot is read after it was written.
 ///
 /// Each fault is a message for those who work on `tg`: no program may cause one. Takes time linear
 /// in the graph, times the nesting of its regions.
 pub fn verify(graph: &Graph) -> Result<(), Vec<String>> {
-    let mut verifier = Verifier { graph, faults: Vec::new() };
+    let faults = faults(graph);
+    if faults.is_empty() { Ok(()) } else { Err(faults.into_iter().map(|(_, message)| message).collect()) }
+}
+
+/// The faults of a graph, each with the node it is at.
+pub(super) fn faults(graph: &Graph) -> Vec<(Option<NodeId>, String)> {
+    let mut verifier = Verifier { graph, node: None, faults: Vec::new() };
     // Types are looked up by operand, so they are safe to check only if the operands are.
     if verifier.operands() {
         verifier.types();
@@ -21,24 +27,27 @@ pub fn verify(graph: &Graph) -> Result<(), Vec<String>> {
     verifier.slots();
     verifier.regions();
     verifier.tables();
-    if verifier.faults.is_empty() { Ok(()) } else { Err(verifier.faults) }
+    verifier.faults
 }
 
 struct Verifier<'g> {
     graph: &'g Graph,
-    faults: Vec<String>,
+    /// The node that is looked at.
+    node: Option<NodeId>,
+    faults: Vec<(Option<NodeId>, String)>,
 }
 
 impl Verifier<'_> {
     fn fault(&mut self, message: String) {
         if self.faults.len() < MAX_FAULTS {
-            self.faults.push(message);
+            self.faults.push((self.node, message));
         }
     }
 
     /// Every operand and every `after` node precedes its user. True if all do.
     fn operands(&mut self) -> bool {
         for node in self.graph.nodes() {
+            self.node = Some(node.id);
             // Results are numbered in the order of the nodes.
             let first = node.result(0);
             for &arg in node.args().iter().filter(|&&a| a >= first) {
@@ -53,6 +62,7 @@ impl Verifier<'_> {
 
     fn types(&mut self) {
         for node in self.graph.nodes() {
+            self.node = Some(node.id);
             let args: Vec<&Type> = node.arg_types().collect();
             match node.op().infer(self.graph, &args) {
                 Err(error) => self.fault(format!("{} is ill-typed: {error}", describe(&node))),
@@ -74,6 +84,7 @@ impl Verifier<'_> {
     fn stamps(&mut self) {
         let graph = self.graph;
         for node in graph.nodes() {
+            self.node = Some(node.id);
             match node.role() {
                 Role::Forward => {}
                 Role::Backward { of, call } => {
@@ -106,6 +117,7 @@ impl Verifier<'_> {
     fn slots(&mut self) {
         let mut written = vec![false; self.graph.slots.len()];
         for node in self.graph.nodes() {
+            self.node = Some(node.id);
             let (slot, is_write) = match node.op() {
                 Op::Read(read) if node.instance() == 0 => (read.slot, false),
                 Op::Write(write) => (write.slot, true),
@@ -133,6 +145,7 @@ impl Verifier<'_> {
 
     fn regions(&mut self) {
         let graph = self.graph;
+        self.node = None;
         let mut well_formed = true;
         for (index, region) in graph.regions.iter().enumerate() {
             let range = &region.nodes;
@@ -158,8 +171,17 @@ impl Verifier<'_> {
         if !well_formed {
             return;
         }
-        let mut sizes = vec![0u32; graph.regions.len()];
+        // Nodes of each region, and those among them that have no operands.
+        let mut sizes = vec![(0u32, 0u32); graph.regions.len()];
+        // How many nodes without operands precede each node.
+        let mut leaves = vec![0u32; graph.len() + 1];
         for node in graph.nodes() {
+            self.node = Some(node.id);
+            let is_leaf = u32::from(node.args().is_empty());
+            let before = leaves.get(node.id.0 as usize).copied().unwrap_or(0);
+            if let Some(next) = leaves.get_mut(node.id.0 as usize + 1) {
+                *next = before + is_leaf;
+            }
             let mut inside = node.region();
             while let Some(id) = inside {
                 let (Some(region), Some(size)) =
@@ -168,7 +190,8 @@ impl Verifier<'_> {
                     self.fault(format!("{} is in region {} that does not exist", describe(&node), id.0));
                     break;
                 };
-                *size += 1;
+                size.0 += 1;
+                size.1 += is_leaf;
                 if !region.nodes.contains(&node.id.0) {
                     let range = &region.nodes;
                     self.fault(format!(
@@ -180,9 +203,14 @@ impl Verifier<'_> {
                 inside = region.parent;
             }
         }
-        for (index, (region, size)) in graph.regions.iter().zip(sizes).enumerate() {
-            if region.nodes.len() as u32 != size {
-                let range = &region.nodes;
+        self.node = None;
+        for (index, (region, (size, own_leaves))) in graph.regions.iter().zip(sizes).enumerate() {
+            let range = &region.nodes;
+            let count = |at: u32| leaves.get(at as usize).copied().unwrap_or(0);
+            // Reads and constants first used inside a region may be outside of it: they are there
+            // for the whole step.
+            let others = (count(range.end) - count(range.start)).saturating_sub(own_leaves);
+            if range.len() as u32 != size + others {
                 self.fault(format!("region {index} is not contiguous: {size} nodes in {range:?}"));
             }
         }

@@ -4,10 +4,9 @@
 //! thread: the bits of the result do not depend on the number of threads.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::{
-    Call, Operand, Shared,
+    Call, Operand, Shared, parallel,
     reduce::Wide,
     simd,
     strided::{Axis, Walk},
@@ -184,7 +183,7 @@ impl<T: Element> Product<T> {
         };
         let count = down * across * self.batch.count();
         if self.is_parallel() && count > 1 {
-            (0..count).into_par_iter().for_each(run);
+            parallel::for_each(count, &run);
         } else {
             (0..count).for_each(run);
         }
@@ -404,7 +403,7 @@ fn half<T: Wide<Acc = f32>>(product: &Product<T>, workspace: &mut [f32]) -> Resu
     };
     let scratch = workspace.get_mut(..lanes * per_lane).unwrap_or_default();
     if product.is_parallel() && lanes > 1 {
-        scratch.par_chunks_mut(per_lane).enumerate().for_each(|pair| run((pair.0, pair.1)));
+        parallel::for_chunks(scratch, per_lane, &|lane, scratch| run((lane, scratch)));
     } else {
         scratch.chunks_mut(per_lane).enumerate().for_each(run);
     }

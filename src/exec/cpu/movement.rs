@@ -1,9 +1,7 @@
 //! Kernels that only move elements: copy, concatenate, pad.
 
-use rayon::prelude::*;
-
 use super::{
-    Call, Operand, Shared,
+    Call, Operand, Shared, parallel,
     strided::{Axis, Walk},
 };
 use crate::ops::{OpError, SliceRange};
@@ -140,13 +138,15 @@ unsafe fn copy_walk<T: Copy + Send + Sync>(walk: &Walk<2>, source: *const T, des
         (0..planes).for_each(task);
     } else if planes > 1 {
         let least = (PARALLEL_BYTES * planes / bytes / 4).max(1);
-        (0..planes).into_par_iter().with_min_len(least).for_each(task);
+        parallel::for_each(planes.div_ceil(least), &|k| {
+            (k * least..planes.min((k + 1) * least)).for_each(task);
+        });
     } else {
         // One plane: cut its longer side.
         let by_rows = rows.size > columns.size;
         let side = if by_rows { rows } else { columns };
         let part = side.size.div_ceil(16).next_multiple_of(TILE);
-        (0..side.size.div_ceil(part)).into_par_iter().for_each(|k| {
+        parallel::for_each(side.size.div_ceil(part), &|k| {
             let start = k * part;
             let cut = Axis { size: part.min(side.size - start), ..side };
             let (rows, columns) = if by_rows { (cut, columns) } else { (rows, cut) };

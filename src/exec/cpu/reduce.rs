@@ -6,10 +6,9 @@
 //! by halves, and the chunks by a binary tree.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::{
-    Call, Shared, convert, simd,
+    Call, Shared, convert, parallel, simd,
     strided::{Axis, Walk, axes},
 };
 use crate::{
@@ -205,7 +204,7 @@ fn reduce<T: Wide, F: Fold<T::Acc>>(
             }
         };
         let tiles = per_row * outer.count();
-        if parallel { (0..tiles).into_par_iter().for_each(task) } else { (0..tiles).for_each(task) }
+        if parallel { parallel::for_each(tiles, &task) } else { (0..tiles).for_each(task) }
     } else {
         let task = |(index, output): (usize, &mut T)| {
             let [offset] = kept.offsets(index);
@@ -215,7 +214,9 @@ fn reduce<T: Wide, F: Fold<T::Acc>>(
         };
         if parallel {
             let least = (PARALLEL_ELEMENTS / 4 / n).max(1);
-            result.par_iter_mut().with_min_len(least).enumerate().for_each(|pair| task((pair.0, pair.1)));
+            parallel::for_chunks(result, least, &|chunk, part| {
+                part.iter_mut().enumerate().for_each(|(k, output)| task((chunk * least + k, output)));
+            });
         } else {
             result.iter_mut().enumerate().for_each(task);
         }
@@ -256,8 +257,12 @@ impl<T: Wide> Source<'_, T> {
             // SAFETY (both): a part of the same elements.
             let a = || unsafe { self.row::<F>(offset, first, left, parallel) };
             let b = || unsafe { self.row::<F>(offset, first + left, chunks - left, parallel) };
-            let (a, b) = if parallel && chunks > PARALLEL_CHUNKS { rayon::join(a, b) } else { (a(), b()) };
-            return F::fold(a, b);
+            if parallel && chunks > PARALLEL_CHUNKS {
+                let (mut left, mut right) = (F::NEUTRAL, F::NEUTRAL);
+                parallel::join(&mut || left = a(), &mut || right = b());
+                return F::fold(left, right);
+            }
+            return F::fold(a(), b());
         }
         let index = first * CHUNK;
         let count = CHUNK.min(self.n - index);
@@ -321,7 +326,7 @@ impl<T: Wide> Source<'_, T> {
                 self.columns::<F>(offset, count, first + left, chunks - left, &mut other, parallel)
             };
             if parallel && chunks > PARALLEL_CHUNKS {
-                rayon::join(a, b);
+                parallel::join(&mut a, &mut b);
             } else {
                 a();
                 b();
@@ -455,7 +460,10 @@ fn arg_reduce<T: Wide>(call: &Call<'_>, largest: bool, axis: usize) -> Result<()
         *output = place as i32;
     };
     if size.saturating_mul(result.len()) >= PARALLEL_ELEMENTS {
-        result.par_iter_mut().enumerate().for_each(|pair| task((pair.0, pair.1)));
+        let least = (PARALLEL_ELEMENTS / 4 / size.max(1)).max(1);
+        parallel::for_chunks(result, least, &|chunk, part| {
+            part.iter_mut().enumerate().for_each(|(k, output)| task((chunk * least + k, output)));
+        });
     } else {
         result.iter_mut().enumerate().for_each(task);
     }

@@ -11,9 +11,7 @@ mod load;
 
 use std::cell::RefCell;
 
-use rayon::prelude::*;
-
-use super::{Operand, ScalarPage, Shared, simd};
+use super::{Operand, ScalarPage, Shared, parallel, simd};
 use crate::ops::OpError;
 
 pub(crate) use compile::Program;
@@ -90,9 +88,7 @@ impl Program {
         let task = TASK_BLOCKS * BLOCK;
         let tasks = self.elements.div_ceil(task);
         if tasks > 1 && self.elements.saturating_mul(self.steps.len().max(1)) >= PARALLEL_WORK {
-            (0..tasks)
-                .into_par_iter()
-                .for_each(|k| bound.range(k * task, ((k + 1) * task).min(self.elements)));
+            parallel::for_each(tasks, &|k| bound.range(k * task, ((k + 1) * task).min(self.elements)));
         } else {
             bound.range(0, self.elements);
         }
