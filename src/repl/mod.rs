@@ -41,7 +41,10 @@ pub fn run(file: Option<&Path>, output: &mut Output) -> Exit {
     }
     let mut text = String::new();
     loop {
-        if repl.printer.is_closed() || output.is_closed() {
+        if let Some(exit) = repl.printer.failed(output) {
+            return exit;
+        }
+        if output.is_closed() {
             return Exit::Closed;
         }
         let is_piped = !input.is_terminal();
@@ -146,9 +149,7 @@ impl Repl {
             interrupt::on(move || cancel.store(true, Ordering::Relaxed), || run(&mut self.session));
         let elapsed = started.elapsed();
         // A Ctrl-C that came too late must not stop the next input.
-        if !self.printer.is_closed() {
-            handle.store(false, Ordering::Relaxed);
-        }
+        handle.store(false, Ordering::Relaxed);
         let exit = match result {
             Ok(evaluated) => {
                 show(&evaluated.diagnostics, self.session.sources(), output);
