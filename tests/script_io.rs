@@ -261,7 +261,7 @@ fn every_prefix_and_every_changed_byte_of_a_file() {
         // A changed byte gives other data, or an error; never a panic.
         let mut errors = 0;
         for at in 0..bytes.len() {
-            for change in [1, 0x80, 0xff] {
+            for change in [1, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= change;
                 errors += usize::from(!read(&folder.with("changed", bytes)));

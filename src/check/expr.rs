@@ -19,6 +19,9 @@ use crate::{
     syntax::ast::{Block, ExprId, ExprKind, Ident, Name},
 };
 
+/// The deepest nesting of lists and tuples.
+const MAX_NESTING: usize = 100;
+
 impl Evaluator {
     pub(super) fn expr(&mut self, cx: &Cx, id: ExprId) -> Eval {
         let span = cx.ast.expr(id).span;
@@ -39,6 +42,7 @@ impl Evaluator {
             ExprKind::Name(name) => self.name(cx, name, span),
             ExprKind::List(items) => {
                 let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                self.check_nesting(&items, span)?;
                 Ok(Value::list(items))
             }
             ExprKind::ListFor { body, names, iter, condition } => {
@@ -46,6 +50,7 @@ impl Evaluator {
             }
             ExprKind::Tuple(items) => {
                 let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                self.check_nesting(&items, span)?;
                 Ok(if items.is_empty() { Value::Unit } else { Value::tuple(items) })
             }
             ExprKind::Unary(op, operand) => self.unary(cx, *op, *operand, span),
@@ -286,6 +291,20 @@ impl Evaluator {
             )
             .help(format!("to convert a tensor write `{parsed}(x)`")),
         ))
+    }
+
+    /// Lists in lists in lists: dropping and showing them recurses.
+    fn check_nesting(&mut self, items: &[Value], span: Span) -> Eval<()> {
+        fn is_deeper(items: &[Value], limit: usize) -> bool {
+            items.iter().any(|item| match item {
+                Value::List(inner) | Value::Tuple(inner) => limit == 0 || is_deeper(inner, limit - 1),
+                _ => false,
+            })
+        }
+        if !is_deeper(items, MAX_NESTING) {
+            return Ok(());
+        }
+        Err(self.error(codes::LIMIT, span, format!("lists are nested more than {MAX_NESTING} deep")))
     }
 
     /// Checks for a wish to stop, in loops.

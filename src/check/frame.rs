@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::{
     Evaluator,
@@ -93,7 +93,7 @@ pub struct Ensure {
 pub struct Release {
     pub name: Name,
     pub span: Span,
-    pub aliases: rustc_hash::FxHashSet<ValueId>,
+    pub aliases: FxHashSet<ValueId>,
     /// Nodes from this one on come after it.
     pub from_node: usize,
     /// Its body is over, and its edges are there.
@@ -106,6 +106,7 @@ pub struct Frame {
     pub graph: Graph,
     pub slots: Vec<SlotState>,
     slot_ids: FxHashMap<u64, SlotId>,
+    slot_names: FxHashSet<Arc<str>>,
     pub inputs: Vec<InputSource>,
     stored: FxHashMap<u64, ValueId>,
     pub scalars: Vec<ScalarBinding>,
@@ -131,6 +132,7 @@ impl Frame {
             graph: Graph::new(),
             slots: Vec::new(),
             slot_ids: FxHashMap::default(),
+            slot_names: FxHashSet::default(),
             inputs: Vec::new(),
             stored: FxHashMap::default(),
             scalars: Vec::new(),
@@ -194,7 +196,7 @@ impl Frame {
         let slot = SlotId(self.slots.len() as u32);
         let mut name = cell.name();
         let mut copies = 1;
-        while self.graph.slots.iter().any(|s| s.name == name) {
+        while !self.slot_names.insert(Arc::clone(&name)) {
             // Two unnamed models, or a variable bound anew: keep the names apart.
             copies += 1;
             name = format!("{}#{copies}", cell.name()).into();

@@ -27,6 +27,7 @@ mod operator;
 mod optimizer;
 mod region;
 mod release;
+mod resolve;
 mod run;
 mod scope;
 mod script;
@@ -82,6 +83,8 @@ pub struct Limits {
     pub max_nodes: usize,
     /// Bytes of one step, or of one tensor of the script.
     pub max_bytes: u64,
+    /// Bytes that a run may take at once: the machine's memory where nothing else is said.
+    pub max_host_bytes: u64,
     /// Nested calls and expressions.
     pub max_depth: usize,
     /// Items of a list, and passes of a loop in graph code.
@@ -90,8 +93,25 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { max_nodes: 4_000_000, max_bytes: 1 << 46, max_depth: 4_000, max_items: 1 << 24 }
+        Limits {
+            max_nodes: 4_000_000,
+            max_bytes: 1 << 46,
+            max_host_bytes: host_memory(),
+            max_depth: 4_000,
+            max_items: 1 << 24,
+        }
     }
+}
+
+/// The machine's memory in bytes; a guess where the system does not tell.
+fn host_memory() -> u64 {
+    const GUESS: u64 = 16 << 30;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kilobytes.map_or(GUESS, |k| k.saturating_mul(1024))
 }
 
 #[derive(Debug, Clone)]
@@ -184,7 +204,7 @@ pub struct Evaluator {
 impl Evaluator {
     pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
         let script = Scope::new(ScopeKind::Script, None);
-        let arena = Arena::new(settings.limits.max_bytes);
+        let arena = Arena::new(settings.limits.max_host_bytes);
         Evaluator {
             mode,
             settings,
@@ -223,6 +243,9 @@ impl Evaluator {
     pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
         let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
         let result = self.statements(&cx, &ast.body);
+        if self.mode == Mode::Check && !matches!(result, Err(Halt::Cancelled)) {
+            self.resolve_declarations(&cx);
+        }
         self.frames.clear();
         self.calls.clear();
         self.building.clear();

@@ -57,6 +57,7 @@ impl Evaluator {
         let results: Vec<Option<Tensor>> = if self.mode == Mode::Check {
             types.iter().map(|_| None).collect()
         } else {
+            self.check_host_bytes(&frame.graph, span)?;
             let origin = frame.graph.cursor.origin;
             frame.graph.outputs = outputs
                 .iter()
@@ -80,6 +81,33 @@ impl Evaluator {
                 _ => Value::Poison,
             }
         }))
+    }
+
+    /// Charges the memory of a graph of the script before it is taken: the reference interpreter
+    /// keeps every value until the end.
+    fn check_host_bytes(&mut self, graph: &Graph, span: Span) -> Eval<()> {
+        let slots: u64 = graph.slots.iter().map(|s| s.ty.bytes()).fold(0, u64::saturating_add);
+        let values = graph
+            .nodes()
+            .flat_map(|n| n.results())
+            .map(|v| graph.ty(v).bytes())
+            .fold(slots, u64::saturating_add);
+        let limit = self.settings.limits.max_host_bytes;
+        if values <= limit {
+            return Ok(());
+        }
+        Err(self.report(
+            Diagnostic::error(
+                codes::LIMIT,
+                span,
+                format!(
+                    "this needs {}, more than the {} that there are",
+                    super::step::mebibytes(values),
+                    super::step::mebibytes(limit)
+                ),
+            )
+            .help("compute it in a `step`, whose memory is planned, or in parts"),
+        ))
     }
 
     /// The tensors that a graph reads, in the order of its inputs.
@@ -211,6 +239,7 @@ impl Evaluator {
         if self.mode == Mode::Check {
             return Ok(());
         }
+        self.check_host_bytes(&frame.graph, span)?;
         let origin = frame.graph.cursor.origin;
         frame.graph.outputs = vec![Output { name, value, origin }];
         let inputs = self.input_tensors(&frame.inputs, &[], span)?;

@@ -432,6 +432,17 @@ impl Evaluator {
         let values = compiled.scalars.iter().map(|s| scalar_value(s, flat)).collect();
         let page = ScalarPage { values, seed: self.settings.seed, step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
+        let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
+        if peak > limit {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::LIMIT,
+                    span,
+                    format!("`{}` needs {} to run, more than the {} that there are", step.name(), mebibytes(peak), mebibytes(limit)),
+                )
+                .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
+            ));
+        }
         let mut slots = self.take_slots(&compiled.cells, span)?;
         let taken = lock(&compiled.executable).take();
         let executable = match taken {
@@ -717,7 +728,7 @@ fn last_return(ast: &crate::syntax::ast::Ast, body: &crate::syntax::ast::Block) 
     returned.map(|s| s.span).or_else(|| body.tail.map(|t| ast.expr(t).span))
 }
 
-fn mebibytes(bytes: u64) -> String {
+pub(super) fn mebibytes(bytes: u64) -> String {
     let size = bytes as f64 / (1u64 << 20) as f64;
     if size >= 0.05 { format!("{size:.1} MiB") } else { format!("{bytes} bytes") }
 }

@@ -4,11 +4,12 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{CompileOptions, Engine, Session};
 use crate::{
-    check::{Evaluator, Mode},
+    check::{Evaluator, Mode, closest},
+    codes,
     diagnostic::{Diagnostic, Error},
     ir::Graph,
     plan::Plan,
-    source::SourceMap,
+    source::{SourceMap, Span},
     syntax::ast::Ast,
 };
 
@@ -59,9 +60,19 @@ impl Program {
         &self.checked.plans
     }
 
-    /// The plan of a step: that of its signature, or of the first call seen.
-    pub fn plan(&self, step: &str) -> Option<&Arc<Plan>> {
-        self.checked.plans.iter().find(|p| &*p.name == step)
+    /// The plan of a step: that of its signature, or of the first call seen. The error names the
+    /// steps that there are.
+    pub fn plan(&self, step: &str) -> Result<&Arc<Plan>, Error> {
+        self.checked.plans.iter().find(|p| &*p.name == step).ok_or_else(|| {
+            let message = format!("no step `{step}` is planned");
+            let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, Span::default(), message);
+            let names: Vec<&str> = self.checked.plans.iter().map(|p| &*p.name).collect();
+            match closest(step, names.iter().copied()) {
+                Some(close) => diagnostic.help.push(format!("did you mean `{close}`?")),
+                None => diagnostic.notes.push(format!("planned steps: {}", names.join(", "))),
+            }
+            Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
+        })
     }
 
     /// All that is known from compiling it.

@@ -1,5 +1,7 @@
 //! Which order to take: heuristics, a bound, and search while they differ.
 
+use std::time::Instant;
+
 use super::{
     Options, OrderKind,
     bound::{self, Proof},
@@ -52,7 +54,8 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
         OrderKind::Lpmf => (LPMF.to_vec(), Vec::new()),
         OrderKind::Dfs => (DFS[..1].to_vec(), Vec::new()),
     };
-    let mut search = Search { ix, found: Vec::new(), proof: bound::footprints(ix) };
+    let end = Instant::now().checked_add(options.time_limit);
+    let mut search = Search { ix, found: Vec::new(), proof: bound::footprints(ix), end };
     search.run(&first);
     search.prove();
     if search.is_open() {
@@ -84,6 +87,7 @@ struct Search<'a> {
     /// The best first.
     found: Vec<Candidate>,
     proof: Proof,
+    end: Option<Instant>,
 }
 
 impl Search<'_> {
@@ -141,7 +145,7 @@ impl Search<'_> {
                     if peak < self.found[0].peak {
                         self.add("search", better);
                     }
-                    if !self.is_open() {
+                    if !self.is_open() || self.end.is_some_and(|end| Instant::now() >= end) {
                         return;
                     }
                 }

@@ -103,7 +103,7 @@ pub fn render(label: &str, done: u64, total: Option<u64>, elapsed: Duration, col
     let seconds = elapsed.as_secs_f64();
     let rate = if seconds > 0.0 { done as f64 / seconds } else { 0.0 };
     let speed = match rate {
-        rate if rate == 0.0 => String::new(),
+        0.0 => String::new(),
         rate if rate >= 1.0 => format!("  {}/s", short(rate)),
         rate => format!("  {} s each", short(1.0 / rate)),
     };

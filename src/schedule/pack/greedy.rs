@@ -95,10 +95,34 @@ pub(super) fn search_orders(problem: &Problem) -> Vec<Vec<usize>> {
         order
     };
     vec![
+        sorted(&|i| [area(i), life(i), total(i)]),
+        sorted(&|i| [total(i), life(i), area(i)]),
         sorted(&|i| [life(i), area(i), total(i)]),
         sorted(&|i| [total(i), area(i), life(i)]),
-        sorted(&|i| [total(i), life(i), area(i)]),
     ]
+}
+
+/// An order by a random mixture of the same traits.
+pub(super) fn mixed_order(problem: &Problem, seed: u64) -> Vec<usize> {
+    let blocks = &problem.blocks;
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let weights = [random(), random(), random() * 0.4];
+    let mut keyed: Vec<(f64, usize)> = (0..blocks.len())
+        .map(|i| {
+            let life = ((blocks[i].last - blocks[i].first + 1) as f64).ln();
+            let size = (blocks[i].bytes as f64).ln();
+            (weights[0] * life + weights[1] * size + weights[2] * random(), i)
+        })
+        .collect();
+    keyed.sort_by(|a, b| b.0.total_cmp(&a.0));
+    keyed.into_iter().map(|(_, i)| i).collect()
 }
 
 /// Blocks in the order of their start into the free ranges of that moment, as an allocator that

@@ -6,7 +6,7 @@ mod search;
 
 use std::time::{Duration, Instant};
 
-use search::{Outcome, Search};
+use search::{By, Outcome, Search};
 
 /// A block of memory and the time it is needed: from `lower` up to, not including, `upper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,11 +22,14 @@ pub struct PackOptions {
     pub goal: u64,
     /// Upper limit on the time for the search that follows the greedy placements.
     pub time_limit: Duration,
+    /// Upper limit on its work, in blocks times the times at which they are alive. It is the same on
+    /// every machine.
+    pub work_limit: u64,
 }
 
 impl Default for PackOptions {
     fn default() -> Self {
-        PackOptions { goal: 0, time_limit: Duration::from_secs(1) }
+        PackOptions { goal: 0, time_limit: Duration::from_secs(10), work_limit: u64::MAX }
     }
 }
 
@@ -46,7 +49,7 @@ pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
     let goal = options.goal.max(problem.load);
     let mut best = greedy::portfolio(&problem, goal);
     if best.height > goal {
-        sections(&problem, goal, options.time_limit, &mut best);
+        sections(&problem, goal, options, &mut best);
     }
     let mut offsets = vec![0; blocks.len()];
     for (block, &offset) in problem.blocks.iter().zip(&best.offsets) {
@@ -56,8 +59,8 @@ pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
 }
 
 /// Searches where the greedy placement is too high, separately for parts that share no time.
-fn sections(problem: &Problem, goal: u64, time_limit: Duration, best: &mut Placement) {
-    let start = Instant::now();
+fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Placement) {
+    let mut limits = Limits { end: Instant::now().checked_add(options.time_limit), work: options.work_limit };
     let mut order: Vec<usize> = (0..problem.blocks.len()).collect();
     order.sort_by_key(|&i| problem.blocks[i].first);
     let mut at = 0;
@@ -83,10 +86,7 @@ fn sections(problem: &Problem, goal: u64, time_limit: Duration, best: &mut Place
                 })
                 .collect();
             let section = Problem { blocks: items, times: last - first + 1, load: problem.load };
-            let left = time_limit.saturating_sub(start.elapsed());
-            let greedy = greedy::portfolio(&section, goal);
-            let found = if greedy.height > goal { solve(&section, goal, left) } else { Some(greedy.clone()) };
-            let found = found.unwrap_or(greedy);
+            let found = lower(&section, goal, greedy::portfolio(&section, goal), &mut limits);
             if found.height < section_height {
                 section_height = found.height;
                 for (&i, &offset) in members.iter().zip(&found.offsets) {
@@ -99,44 +99,99 @@ fn sections(problem: &Problem, goal: u64, time_limit: Duration, best: &mut Place
     best.height = height;
 }
 
-/// A packing of a section that is at most `goal` high, by searches that start over with other
-/// orders and twice the nodes.
-fn solve(section: &Problem, goal: u64, time_limit: Duration) -> Option<Placement> {
-    let start = Instant::now();
-    let unit = section.blocks.iter().fold(goal, |unit, item| common(unit, item.bytes)).max(1);
-    let mut search = Search::new(&section.blocks, section.times, unit, goal)?;
+/// What is left for searches.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    end: Option<Instant>,
+    work: u64,
+}
+
+impl Limits {
+    fn is_over(&self) -> bool {
+        self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+/// Lowers a packing of a section to `goal`, or else as far as bisection gets.
+fn lower(section: &Problem, goal: u64, mut best: Placement, limits: &mut Limits) -> Placement {
+    let mut target = goal;
+    let mut failed = goal;
+    for step in 0..=BISECTIONS {
+        if best.height <= goal || limits.is_over() {
+            break;
+        }
+        // Half of what is left each time: most of it goes to the goal itself.
+        let mut share = Limits { work: limits.work / 2, ..*limits };
+        if step > 0 {
+            share.work = share.work.min(BISECTION_WORK);
+        }
+        let given = share.work;
+        let found = solve(section, target, &mut share);
+        limits.work -= given - share.work;
+        match found {
+            Some(found) => best = found,
+            None => failed = target,
+        }
+        target = failed + best.height.saturating_sub(failed) / 2;
+        if target <= failed {
+            break;
+        }
+    }
+    best
+}
+
+/// A packing of a section that is at most `height` high, by short searches in many orders, then
+/// longer ones.
+fn solve(section: &Problem, height: u64, limits: &mut Limits) -> Option<Placement> {
+    let exact = section.blocks.iter().fold(0, |unit, item| common(unit, item.bytes)).max(1);
+    // Sizes whose sums are too large for the search are rounded up to a coarser unit.
+    let unit = exact.max(height >> 24);
+    let mut search = Search::new(&section.blocks, section.times, unit, height)?;
     let orders = greedy::search_orders(section);
-    let mut nodes = FIRST_NODES;
-    while nodes <= MOST_NODES {
-        for order in &orders {
-            match search.run(order, nodes) {
-                Outcome::Placed => {
-                    let offsets: Vec<u64> =
-                        (0..section.blocks.len()).map(|i| search.offset(i) * unit).collect();
-                    let tops = section.blocks.iter().zip(&offsets).map(|(item, &at)| at + item.bytes);
-                    let height = tops.max().unwrap_or(0);
-                    return Some(Placement { offsets, height });
+    let mut work = FIRST_WORK;
+    let mut seed = 0;
+    loop {
+        let mixed: Vec<Vec<usize>> = (0..MIXED).map(|i| greedy::mixed_order(section, seed + i)).collect();
+        seed += MIXED;
+        for order in orders.iter().chain(&mixed) {
+            for by in [By::Offset, By::Rank] {
+                let given = work.min(limits.work);
+                let outcome = search.run(order, by, given);
+                limits.work -= given - search.work_left();
+                match outcome {
+                    Outcome::Placed => {
+                        let offsets: Vec<u64> =
+                            (0..section.blocks.len()).map(|i| search.offset(i) * unit).collect();
+                        let tops = section.blocks.iter().zip(&offsets).map(|(item, &at)| at + item.bytes);
+                        let height = tops.max().unwrap_or(0);
+                        return Some(Placement { offsets, height });
+                    }
+                    Outcome::Impossible => return None,
+                    Outcome::GaveUp => {}
                 }
-                Outcome::Impossible => return None,
-                Outcome::GaveUp => {}
-            }
-            if start.elapsed() >= time_limit {
-                return None;
+                if limits.is_over() {
+                    return None;
+                }
             }
         }
-        nodes *= 2;
+        work += work / 4;
     }
-    None
 }
+
+/// How many heights between the goal and the best packing are tried, and the work for each.
+const BISECTIONS: usize = 5;
+const BISECTION_WORK: u64 = 200_000_000;
+
+/// Work of the first searches.
+const FIRST_WORK: u64 = 8_000_000;
+
+/// Random orders for each of the increasing limits.
+const MIXED: u64 = 12;
 
 /// Greatest common divisor.
 fn common(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { common(b, a % b) }
 }
-
-/// Nodes of the first searches and of the last ones.
-const FIRST_NODES: u64 = 1_000;
-const MOST_NODES: u64 = 1 << 40;
 
 /// A block whose times are ranks among the times at which something starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

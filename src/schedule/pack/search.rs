@@ -3,9 +3,9 @@
 //!
 //! Blocks are placed in order of their offsets, each as low as those below it allow: every packing
 //! can be brought into that form. So a block never goes below the last one placed, and a block is
-//! not next if another one fits entirely below it. At each time, what is placed, the lowest place
-//! open there and the blocks still to come must fit under the height. Blocks that no longer share
-//! a time with each other are separate problems.
+//! not next if another one fits entirely below it. At each time, the blocks still to come must fit
+//! under the height, each no lower than its lowest open place. Blocks that no longer share a time
+//! with each other are separate problems.
 
 use super::Item;
 
@@ -20,6 +20,14 @@ pub(super) enum Outcome {
     GaveUp,
 }
 
+/// Which of the blocks that may be next is tried first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// The one that lies lowest; then by rank.
+    Offset,
+    Rank,
+}
+
 pub(super) struct Search {
     first: Vec<u32>,
     last: Vec<u32>,
@@ -27,13 +35,12 @@ pub(super) struct Search {
     height: i32,
     /// Lowest offset still open to each block that is not placed; its offset if it is.
     low: Vec<i32>,
-    /// Sum of sizes of unplaced blocks at each time.
-    to_come: Vec<i32>,
-    /// Scratch: lowest place open at each time.
-    floor: Vec<i32>,
+    /// Scratch: how far the blocks reach at each time.
+    tops: Vec<i32>,
     /// Place of each block in the order that breaks ties.
     rank: Vec<u32>,
-    nodes: u64,
+    by: By,
+    work: u64,
 }
 
 impl Search {
@@ -46,67 +53,75 @@ impl Search {
             return None;
         }
         let size: Vec<i32> = items.iter().map(|i| i.bytes.div_ceil(unit) as i32).collect();
-        let mut to_come = vec![0; times];
-        for (item, &size) in items.iter().zip(&size) {
-            to_come[item.first..=item.last].iter_mut().for_each(|t| *t += size);
-        }
         Some(Search {
             first: items.iter().map(|i| i.first as u32).collect(),
             last: items.iter().map(|i| i.last as u32).collect(),
             size,
             height: height as i32,
             low: vec![0; items.len()],
-            to_come,
-            floor: vec![0; times],
+            tops: vec![0; times],
             rank: vec![0; items.len()],
-            nodes: 0,
+            by: By::Offset,
+            work: 0,
         })
     }
 
-    /// Looks for a packing; ties between blocks go to the one that is earlier in `order`. Offsets
+    /// Looks for a packing until `work` block-times have been looked at; ties between blocks go to the one that is earlier in `order`. Offsets
     /// are then in [`Search::offset`].
-    pub(super) fn run(&mut self, order: &[usize], nodes: u64) -> Outcome {
+    pub(super) fn run(&mut self, order: &[usize], by: By, work: u64) -> Outcome {
+        self.by = by;
         for (rank, &block) in order.iter().enumerate() {
             self.rank[block] = rank as u32;
         }
         self.low.fill(0);
-        self.nodes = nodes;
+        self.work = work;
         let mut blocks: Vec<u32> = order.iter().map(|&i| i as u32).collect();
         blocks.sort_by_key(|&i| self.first[i as usize]);
         self.parts(blocks, (0, 0))
+    }
+
+    pub(super) fn work_left(&self) -> u64 {
+        self.work
     }
 
     pub(super) fn offset(&self, block: usize) -> u64 {
         self.low[block].max(0) as u64
     }
 
-    /// Places blocks, sorted by their first time, part by part where no time joins the parts.
+    /// Places blocks, sorted by their first time, part by part where no time joins the parts; the
+    /// part with the least room comes first.
     fn parts(&mut self, blocks: Vec<u32>, last: (i32, u32)) -> Outcome {
+        let mut parts: Vec<(i32, usize, usize)> = Vec::new();
         let mut start = 0;
         let mut end = 0;
-        for at in 0..blocks.len() {
-            let i = blocks[at] as usize;
-            if at > start && self.first[i] > end {
-                let outcome = self.place(&blocks[start..at], last);
-                if outcome != Outcome::Placed {
-                    return outcome;
+        for at in 0..=blocks.len() {
+            if at > start && (at == blocks.len() || self.first[blocks[at] as usize] > end) {
+                let reach = self.reach(&blocks[start..at]);
+                if self.work == 0 {
+                    return Outcome::GaveUp;
                 }
+                if reach > self.height {
+                    return Outcome::Impossible;
+                }
+                parts.push((reach, start, at));
                 start = at;
                 end = 0;
             }
-            end = end.max(self.last[i]);
+            if at < blocks.len() {
+                end = end.max(self.last[blocks[at] as usize]);
+            }
         }
-        if start == blocks.len() { Outcome::Placed } else { self.place(&blocks[start..], last) }
+        parts.sort_unstable_by_key(|&(reach, start, at)| (std::cmp::Reverse(reach), at - start));
+        for (_, start, at) in parts {
+            let outcome = self.place(&blocks[start..at], last);
+            if outcome != Outcome::Placed {
+                return outcome;
+            }
+        }
+        Outcome::Placed
     }
 
     fn place(&mut self, blocks: &[u32], last: (i32, u32)) -> Outcome {
-        if self.nodes == 0 {
-            return Outcome::GaveUp;
-        }
-        self.nodes -= 1;
-        if !self.fits(blocks) {
-            return Outcome::Impossible;
-        }
         let top = |s: &Self, i: u32| s.low[i as usize] + s.size[i as usize];
         let limit = blocks.iter().map(|&i| top(self, i)).min().unwrap_or(0);
         let mut candidates: Vec<u32> = blocks
@@ -118,7 +133,10 @@ impl Search {
                 low < limit && (low, self.rank[i as usize]) >= last
             })
             .collect();
-        candidates.sort_unstable_by_key(|&i| (self.low[i as usize], self.rank[i as usize]));
+        match self.by {
+            By::Offset => candidates.sort_unstable_by_key(|&i| (self.low[i as usize], self.rank[i as usize])),
+            By::Rank => candidates.sort_unstable_by_key(|&i| self.rank[i as usize]),
+        }
         let saved: Vec<i32> = blocks.iter().map(|&i| self.low[i as usize]).collect();
         for chosen in candidates {
             let (outcome, covered) = self.try_block(blocks, chosen);
@@ -158,31 +176,29 @@ impl Search {
         if !fits {
             return (Outcome::Impossible, covered);
         }
-        let size = self.size[c];
-        let span = first as usize..=last as usize;
-        self.to_come[span.clone()].iter_mut().for_each(|t| *t -= size);
         let rest: Vec<u32> = blocks.iter().copied().filter(|&i| i != chosen).collect();
         let outcome = self.parts(rest, (offset, self.rank[c]));
-        self.to_come[span].iter_mut().for_each(|t| *t += size);
         (outcome, covered)
     }
 
-    /// Whether at each time the blocks to come fit between the lowest open place and the height.
-    fn fits(&mut self, blocks: &[u32]) -> bool {
+    /// How far the blocks reach at the worst time if each time were filled on its own: there, blocks
+    /// go on top of each other in the order of their lowest open places.
+    fn reach(&mut self, blocks: &[u32]) -> i32 {
         let start = blocks.iter().map(|&i| self.first[i as usize]).min().unwrap_or(0) as usize;
         let end = blocks.iter().map(|&i| self.last[i as usize]).max().unwrap_or(0) as usize;
-        self.floor[start..=end].fill(i32::MAX / 2);
-        for &i in blocks {
+        let mut sorted: Vec<u32> = blocks.to_vec();
+        sorted.sort_unstable_by_key(|&i| self.low[i as usize]);
+        self.tops[start..=end].fill(0);
+        let mut work = 8 * sorted.len() as u64;
+        for &i in &sorted {
             let i = i as usize;
-            let low = self.low[i];
-            for floor in &mut self.floor[self.first[i] as usize..=self.last[i] as usize] {
-                *floor = (*floor).min(low);
+            work += u64::from(self.last[i] - self.first[i]);
+            let (low, size) = (self.low[i], self.size[i]);
+            for top in &mut self.tops[self.first[i] as usize..=self.last[i] as usize] {
+                *top = (*top).max(low) + size;
             }
         }
-        let height = self.height;
-        self.floor[start..=end]
-            .iter()
-            .zip(&self.to_come[start..=end])
-            .all(|(&floor, &to_come)| to_come == 0 || floor + to_come <= height)
+        self.work = self.work.saturating_sub(work);
+        self.tops[start..=end].iter().copied().max().unwrap_or(0)
     }
 }
