@@ -44,12 +44,12 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         gap(plan.peak_bytes, plan.lower_bound_bytes),
     ));
     out.push_str(&format!(
-        "  persistent {}, arena {} (live {})\n  {} nodes, {} ops, order `{}`\n",
+        "  persistent {}, arena {} (live {})\n  {}, {}, order `{}`\n",
         Bytes(plan.persistent_bytes),
         Bytes(plan.arena_bytes),
         Bytes(plan.live_peak_bytes),
-        plan.nodes,
-        plan.ops,
+        count(plan.nodes, "node"),
+        count(plan.ops, "op"),
         plan.order,
     ));
     if !plan.curve.is_empty() {
@@ -62,6 +62,11 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
             place.unwrap_or_default(),
         ));
     }
+}
+
+/// `1 op`, `2 ops`.
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// How far the peak is above the bound, in per cent of the bound.
@@ -135,10 +140,10 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     out.push_str(&style.paint(Part::Peak, &marker));
     out.push('\n');
     out.push_str(&format!(
-        "  {:label$}  {} over {} ops, in the order they run\n",
+        "  {:label$}  {} over {}, in the order they run\n",
         "",
         unit.name(),
-        plan.curve.len()
+        count(plan.curve.len(), "op")
     ));
 }
 
