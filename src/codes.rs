@@ -12,6 +12,23 @@ macro_rules! codes {
 }
 
 codes! {
+    // Syntax.
+    UNEXPECTED = "TG0101", "a word or sign that does not fit here";
+    UNCLOSED = "TG0102", "a bracket or region that is not closed";
+    UNMATCHED = "TG0103", "a closing bracket that nothing opened";
+    UNKNOWN_CHARACTER = "TG0104", "a character that has no meaning";
+    UNTERMINATED_STRING = "TG0105", "a string that does not end on its line";
+    BAD_NUMBER = "TG0106", "a number that is malformed or too large";
+    BAD_ESCAPE = "TG0107", "an escape that strings do not have";
+    NESTED_TOO_DEEP = "TG0108", "expressions or blocks nested too deep";
+    COMPARISON_IN_REGION = "TG0109", "a comparison directly inside `checkpoint < … >`";
+    CHAINED_COMPARISON = "TG0110", "a comparison of a comparison";
+    FOREIGN = "TG0111", "a word or sign of another language";
+    BAD_HOLE = "TG0112", "a malformed `{ }` in a string";
+    BAD_TARGET = "TG0113", "an assignment to something that is not a place";
+    MISPLACED = "TG0114", "a declaration that does not belong here";
+    TOO_LARGE = "TG0115", "a text that is too large";
+
     // Names.
     UNKNOWN_NAME = "TG0201", "a name that nothing in scope defines";
     UNKNOWN_FIELD = "TG0202", "a field or method that the value does not have";

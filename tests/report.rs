@@ -267,3 +267,15 @@ fn no_span_breaks_a_rendering() {
         }
     }
 }
+
+/// A wrong argument of the command is about no place, though there is a file.
+#[test]
+fn about_an_argument() {
+    let (s, _) = one_file("let x = y\n");
+    let d = Diagnostic::error(Code("TG0239"), Span::default(), "`--set N=…` fits nothing").help("look again");
+    assert_eq!(human(&d, &s), "error[TG0239]: `--set N=…` fits nothing\n  = help: look again\n");
+    let short = report::diagnostic(&d, &s, Format::Short, Style::PLAIN);
+    assert_eq!(short, "error[TG0239]: `--set N=…` fits nothing\n");
+    let json = report::diagnostic(&d, &s, Format::Json, Style::PLAIN);
+    assert!(json.contains("\"file\":null") && json.contains("\"labels\":[]"));
+}

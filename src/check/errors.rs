@@ -74,7 +74,8 @@ impl Evaluator {
         if self.is_library(inner) {
             let Some(caller) = self.calls.iter().rev().find(|c| !self.is_library(c.span)) else { return };
             let text = std::mem::take(&mut diagnostic.primary.text);
-            diagnostic.primary = Label { span: caller.span, text: format!("in this call of `{}`", caller.title) };
+            diagnostic.primary =
+                Label { span: caller.span, text: format!("in this call of `{}`", caller.title) };
             diagnostic.secondary.insert(0, Label { span: inner, text });
         }
         let shown = diagnostic.primary.span;
@@ -82,7 +83,7 @@ impl Evaluator {
             .calls
             .iter()
             .rev()
-            .filter(|c| !self.is_library(c.span) && c.span != shown)
+            .filter(|c| !self.is_library(c.span) && !holds(c.span, shown))
             .take(SHOWN_CALLERS);
         for caller in callers {
             let text = match &caller.iteration {
@@ -109,6 +110,11 @@ impl Evaluator {
     }
 }
 
+/// Whether a place lies inside another.
+fn holds(outer: Span, inner: Span) -> bool {
+    outer.file == inner.file && outer.start <= inner.start && inner.end <= outer.end
+}
+
 /// The candidate that a misspelt word most likely stands for.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // One slip in three letters is still recognisable, more is a guess.
@@ -120,15 +126,15 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     candidates
         .into_iter()
         .filter(|c| *c != word)
-        .map(|c| (edit_distance(word, c), c))
-        .filter(|(distance, c)| {
+        .map(|c| (edit_distance(word, c), c.chars().next() != word.chars().next(), c))
+        .filter(|(distance, _, c)| {
             *distance <= limit && *distance < c.chars().count().max(word.chars().count())
         })
         .min()
-        .map(|(_, c)| c)
+        .map(|(_, _, c)| c)
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours; a change of case counts half.
+/// Insertions, deletions, replacements and swaps of neighbours.
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();
@@ -157,20 +163,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 /// Words of Python and its libraries, and what `tg` has for them.
 pub fn foreign_word(name: &str) -> Option<&'static str> {
     Some(match name {
-        "None" | "null" | "nil" => "there is no null value; use an empty list, or leave the argument out",
-        "True" => "write `true`",
-        "False" => "write `false`",
-        "self" => "fields of a model are names in its functions: write `w` for `self.w`",
-        "def" => "functions are declared with `fn`",
-        "class" => "models are declared with `model`",
-        "lambda" => "declare a function with `fn name(x) = …` and pass its name",
-        "np" | "numpy" | "torch" | "jnp" | "jax" | "F" => {
-            "tensor functions are built in: write `sum(x)`, `exp(x)`; layers are in `use nn`"
-        }
-        "elif" => "write `else { if … }`",
-        "import" | "from" => "modules are loaded with `use nn`",
         "append" => "lists are values: write `xs += [x]`",
-        "no_grad" => "nothing is kept for gradients outside of `minimize` and `grad`; `stop_grad(x)` cuts one value off",
         "float32" => "the dtype is `f32`",
         "float64" | "double" => "the dtype is `f64`",
         "float16" | "half" => "the dtype is `f16`",
@@ -185,7 +178,7 @@ pub fn foreign_word(name: &str) -> Option<&'static str> {
         "permute" => "write `transpose(x, axes)`",
         "amax" => "write `max(x, axis: …)`",
         "einsum" => "write it with `@`, `transpose` and `sum`",
-        _ => return None,
+        _ => return crate::syntax::word_tip(name),
     })
 }
 
@@ -201,8 +194,12 @@ pub fn foreign_field(name: &str) -> Option<&'static str> {
         "permute" => "write `transpose(x, axes)`",
         "cuda" | "cpu" => "the device is chosen with `--device`",
         "parameters" => "pass the model itself, as in `minimize loss over net with …`",
-        "state_dict" | "load_state_dict" => "write `save(\"file.safetensors\", net)` and `load(\"file.safetensors\", net)`",
-        "train" | "eval" => "`training` is true in steps that take gradients; `with training: false { … }` overrides it",
+        "state_dict" | "load_state_dict" => {
+            "write `save(\"file.safetensors\", net)` and `load(\"file.safetensors\", net)`"
+        }
+        "train" | "eval" => {
+            "`training` is true in steps that take gradients; `with training: false { … }` overrides it"
+        }
         "format" => "write the values into the text: `\"{x:.3}\"`",
         "numpy" => "tensors of the script are in host memory already",
         "weight" => "the field is `w`",

@@ -1,3 +1,330 @@
-//! From the tree to graphs: the evaluator and what it calls.
+//! The evaluator: script code runs (or is followed abstractly), graph code is elaborated into
+//! [`crate::ir::Graph`]s.
+//!
+//! One evaluator serves both modes. In mode Run the script's statements happen. In mode Check
+//! numbers, strings, lists and the structure of models are concrete, tensors have a dtype and a
+//! shape only, loop bodies over data are visited once, and nothing is printed or written. A
+//! statement that fails poisons the names it binds, so that one pass reports all it can find.
 
+mod args;
+mod assign;
+mod attribute;
+mod call;
+mod data;
+mod errors;
+mod expr;
+mod files;
+mod frame;
+mod function;
+mod gradient;
+mod host;
+mod index;
+mod iterate;
+mod language;
+mod model;
+mod modules;
+mod operator;
+mod optimizer;
+mod region;
+mod release;
+mod resolve;
+mod run;
+mod scope;
+mod script;
+mod step;
+mod stmt;
+mod strings;
 pub mod tensor;
+mod tree;
+mod types;
+pub mod value;
+mod walk;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+pub use errors::{Eval, Halt, closest, foreign_word};
+pub use frame::Ensure;
+pub use scope::{Binding, Scope, ScopeKind};
+pub use step::Compiled;
+
+use crate::{
+    codes,
+    diagnostic::Diagnostic,
+    exec::{Tensor, cpu::Arena},
+    ir::{DType, OriginId, Type},
+    plan::Plan,
+    source::{SourceMap, Span},
+    syntax::ast::{Ast, Name},
+};
+use frame::Frame;
+use modules::ModuleState;
+use value::{Cx, Step, Value};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Follow the program abstractly.
+    Check,
+    /// Run it.
+    Run,
+}
+
+/// What one engine allows. Sizes are checked before memory is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes of one graph.
+    pub max_nodes: usize,
+    /// Bytes of one step, or of one tensor of the script.
+    pub max_bytes: u64,
+    /// Bytes that a run may take at once: the machine's memory where nothing else is said.
+    pub max_host_bytes: u64,
+    /// Nested calls and expressions.
+    pub max_depth: usize,
+    /// Items of a list, and passes of a loop in graph code.
+    pub max_items: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_nodes: 4_000_000,
+            max_bytes: 1 << 46,
+            max_host_bytes: host_memory(),
+            max_depth: 4_000,
+            max_items: 1 << 24,
+        }
+    }
+}
+
+/// The machine's memory in bytes; a guess where the system does not tell.
+fn host_memory() -> u64 {
+    const GUESS: u64 = 16 << 30;
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kilobytes.map_or(GUESS, |k| k.saturating_mul(1024))
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub seed: u64,
+    pub limits: Limits,
+    /// `--set NAME=VALUE`: constants and default dimensions.
+    pub sets: Vec<(String, String)>,
+    /// Where relative paths of the script start, and where modules are looked up.
+    pub directory: PathBuf,
+    /// Continue from the last file that the script saves.
+    pub resume: bool,
+    /// Plan the steps that are found. Off where only types are asked for.
+    pub plan: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            seed: 0,
+            limits: Limits::default(),
+            sets: Vec::new(),
+            directory: PathBuf::from("."),
+            resume: false,
+            plan: true,
+        }
+    }
+}
+
+/// A call on its way: for messages, and for the limit on depth.
+struct CallSite {
+    span: Span,
+    title: Name,
+    /// The pass of the loop around it.
+    iteration: Option<Arc<str>>,
+    /// What the frame stamps on nodes again when the call is over.
+    parent: Option<OriginId>,
+}
+
+/// What receives printed text.
+pub type Output = Box<dyn FnMut(&str) + Send>;
+
+pub struct Evaluator {
+    pub mode: Mode,
+    pub settings: Settings,
+    pub sources: SourceMap,
+    pub diagnostics: Vec<Diagnostic>,
+    /// The top level of the script.
+    pub script: Arc<Scope>,
+    /// Plans of steps, in the order in which they were made.
+    pub plans: Vec<Arc<Plan>>,
+    pub cancel: Arc<AtomicBool>,
+    pub output: Output,
+    /// Statements with effects (loops, printing, files) happen. Off for sessions that only define.
+    pub effects: bool,
+    frames: Vec<Frame>,
+    calls: Vec<CallSite>,
+    /// Models whose bodies are being evaluated, the innermost last.
+    building: Vec<model::Building>,
+    depth: usize,
+    modules: FxHashMap<Name, ModuleState>,
+    /// Scopes that functions hold: their cycles are broken at the end.
+    scopes: Vec<Weak<Scope>>,
+    steps: Vec<Arc<Step>>,
+    /// The dtype of `… in bf16` around a model that is being made.
+    param_dtype: Option<DType>,
+    /// The declared type of the parameter whose initial value is computed.
+    declared: Option<Type>,
+    /// Initialisers that were checked, by (place, type).
+    checked_inits: FxHashSet<(Span, Type)>,
+    /// Types of optimizer states, by (place of the expression, type of the parameter).
+    state_types: FxHashMap<(Span, Type), Type>,
+    /// How many script expressions with random numbers there were.
+    random_calls: u64,
+    used_sets: FxHashSet<String>,
+    /// Metric logs.
+    console: script::Console,
+    /// Loops of the script that are running, the innermost last.
+    loops: Vec<files::LoopPosition>,
+    resume_at: files::Resume,
+    resumed: bool,
+    /// Loaded states of optimizers whose steps are not compiled yet, by name.
+    pending: FxHashMap<String, Tensor>,
+    /// Files that the script saves, in mode Check: they may be missing when it loads them.
+    written: FxHashSet<PathBuf>,
+    /// The memory that all steps share.
+    arena: Arena,
+}
+
+impl Evaluator {
+    pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
+        let script = Scope::new(ScopeKind::Script, None);
+        let arena = Arena::new(settings.limits.max_host_bytes);
+        Evaluator {
+            mode,
+            settings,
+            sources,
+            diagnostics: Vec::new(),
+            scopes: vec![Arc::downgrade(&script)],
+            script,
+            plans: Vec::new(),
+            cancel: Arc::new(AtomicBool::new(false)),
+            output: Box::new(|_| {}),
+            effects: true,
+            frames: Vec::new(),
+            calls: Vec::new(),
+            building: Vec::new(),
+            depth: 0,
+            modules: FxHashMap::default(),
+            steps: Vec::new(),
+            param_dtype: None,
+            declared: None,
+            checked_inits: FxHashSet::default(),
+            state_types: FxHashMap::default(),
+            random_calls: 0,
+            used_sets: FxHashSet::default(),
+            console: script::Console::default(),
+            loops: Vec::new(),
+            resume_at: files::Resume::default(),
+            resumed: false,
+            pending: FxHashMap::default(),
+            written: FxHashSet::default(),
+            arena,
+        }
+    }
+
+    /// Evaluates the statements of a file in the scope of the script, and gives the value of the
+    /// last one where it is an expression.
+    pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
+        let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
+        let result = self.statements(&cx, &ast.body);
+        if self.mode == Mode::Check && !matches!(result, Err(Halt::Cancelled)) {
+            self.resolve_declarations(&cx);
+        }
+        self.frames.clear();
+        self.calls.clear();
+        self.building.clear();
+        self.depth = 0;
+        result
+    }
+
+    /// After a script was followed in mode Check: plans what no call has planned, and reports what
+    /// `--set` did not find.
+    pub fn finish_check(&mut self) {
+        self.plan_signatures();
+        let unused: Vec<String> = self
+            .settings
+            .sets
+            .iter()
+            .map(|(name, _)| name.clone())
+            .filter(|name| !self.used_sets.contains(name))
+            .collect();
+        for name in unused {
+            self.report(
+                Diagnostic::error(
+                    codes::BAD_SET,
+                    Span::default(),
+                    format!("`--set {name}=…` fits no `const {name}` and no dimension `{name} = …`"),
+                )
+                .help("only constants and dimensions with a default can be set"),
+            );
+        }
+    }
+
+    /// The steps declared so far.
+    pub fn steps(&self) -> &[Arc<Step>] {
+        &self.steps
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Whether the next error ends the evaluation: in mode Run nothing after it may happen.
+    fn stops_at_errors(&self) -> bool {
+        self.mode == Mode::Run && !self.in_graph()
+    }
+
+    fn remember_scope(&mut self, scope: &Arc<Scope>) {
+        if self.scopes.len() > 1024 {
+            self.scopes.retain(|s| s.strong_count() > 0);
+        }
+        self.scopes.push(Arc::downgrade(scope));
+    }
+
+    /// One level deeper; an error where the limit is reached.
+    fn deeper<T>(&mut self, span: Span, run: impl FnOnce(&mut Self) -> Eval<T>) -> Eval<T> {
+        if self.depth >= self.settings.limits.max_depth {
+            let limit = self.settings.limits.max_depth;
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::TOO_DEEP,
+                    span,
+                    format!("calls and expressions are nested more than {limit} deep"),
+                )
+                .help(
+                    "a function that calls itself must reach an end, on values known when the graph is built",
+                ),
+            ));
+        }
+        self.depth += 1;
+        let result = run(self);
+        self.depth -= 1;
+        result
+    }
+}
+
+impl Drop for Evaluator {
+    fn drop(&mut self) {
+        for scope in std::mem::take(&mut self.scopes) {
+            if let Some(scope) = scope.upgrade() {
+                scope.clear();
+            }
+        }
+    }
+}

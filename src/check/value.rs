@@ -14,6 +14,7 @@ use super::{language::Builtin, scope::Scope, tensor};
 use crate::{
     exec::Tensor,
     ir::{DType, SlotKind, Type, ValueId},
+    script::{batches, text::Vocabulary},
     source::Span,
     syntax::ast::{Ast, ExprId, FnDecl, ModelDecl, Name, OptimizerDecl},
 };
@@ -42,12 +43,13 @@ impl Cx {
     }
 }
 
-/// What is known of a value that depends on data, in mode Check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A value that depends on data, in mode Check. Numbers carry a sample, which stands for them where
+/// a size is needed; conditions on them are followed both ways.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Unknown {
-    Int,
-    Float,
-    Bool,
+    Int(i64),
+    Float(f64),
+    Bool(bool),
     Str,
     Any,
 }
@@ -87,26 +89,37 @@ pub enum Value {
     Stream(Arc<Stream>),
     /// The characters of a text and their numbers, with `encode` and `decode`.
     Vocabulary(Arc<Vocabulary>),
+    /// A method of a native value, with the value.
+    Method(Arc<Method>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     pub low: i64,
-    /// `None`: known in mode Run only.
-    pub high: Option<i64>,
+    pub high: i64,
     pub step: i64,
+    /// False in mode Check where a bound is only a sample.
+    pub known: bool,
 }
 
 impl Range {
-    pub fn len(&self) -> Option<usize> {
-        let span = self.high?.checked_sub(self.low)?;
-        if self.step > 0 {
-            usize::try_from((span.max(0) as u64).div_ceil(self.step as u64)).ok()
-        } else if self.step < 0 {
-            usize::try_from((span.min(0).unsigned_abs()).div_ceil(self.step.unsigned_abs())).ok()
-        } else {
-            None
+    /// How many numbers it holds; `step` is not 0.
+    pub fn len(&self) -> u64 {
+        let (span, step) = (i128::from(self.high) - i128::from(self.low), i128::from(self.step));
+        let count =
+            if step > 0 { (span + step - 1).div_euclid(step) } else { (span + step + 1) / step.min(-1) };
+        u64::try_from(count.max(0)).unwrap_or(u64::MAX)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn get(&self, index: u64) -> Option<i64> {
+        if index >= self.len() {
+            return None;
         }
+        i64::try_from(i128::from(self.low) + i128::from(self.step) * i128::from(index)).ok()
     }
 }
 
@@ -147,10 +160,17 @@ impl Stored {
 /// How a persistent tensor gets its first value.
 pub enum Init {
     /// The expression after `=`, in the scope of the model; its result is broadcast to the type.
-    Expr { cx: Cx, expr: ExprId },
+    Expr {
+        cx: Cx,
+        expr: ExprId,
+    },
     Zeros,
     /// The state of an optimizer: the expression sees the parameter as `p`.
-    OptimizerState { cx: Cx, expr: ExprId, param: Arc<Cell> },
+    OptimizerState {
+        cx: Cx,
+        expr: ExprId,
+        param: Arc<Cell>,
+    },
 }
 
 /// A persistent tensor: a parameter, the state of a model, the state of an optimizer.
@@ -311,7 +331,11 @@ pub fn name_value(value: &Value, name: &str) {
             for (i, item) in items.iter().enumerate() {
                 if matches!(
                     item,
-                    Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_) | Value::Optimizer(_)
+                    Value::Model(_)
+                        | Value::Param(_)
+                        | Value::List(_)
+                        | Value::Tuple(_)
+                        | Value::Optimizer(_)
                 ) {
                     name_value(item, &format!("{name}.{i}"));
                 }
@@ -417,18 +441,19 @@ pub struct Stream {
 }
 
 pub enum StreamKind {
-    /// Rows of tensors with one leading size, `size` at a time.
-    Batches { tensors: Vec<Arc<Stored>>, size: usize, shuffle: Option<u64>, partial: bool },
+    /// Rows of tensors with one leading size, in groups.
+    Batches { tensors: Vec<Arc<Stored>>, config: batches::Config },
     /// Pairs (ids[batch, length], the same one further on) from a row of numbers.
-    Windows { ids: Arc<Stored>, length: usize, size: usize, seed: u64 },
+    Windows { ids: Arc<Stored>, length: usize, batch: usize, seed: u64, start: u64 },
     /// Another sequence, with a progress bar.
-    Progress { items: Value },
+    Progress { items: Value, label: Arc<str> },
     /// Parts of graph values along axis 0, with a barrier between the iterations.
     Microbatches { items: Value, parts: usize },
 }
 
-pub struct Vocabulary {
-    pub chars: Vec<char>,
+pub struct Method {
+    pub receiver: Value,
+    pub builtin: &'static Builtin,
 }
 
 impl Value {
@@ -454,9 +479,9 @@ impl Value {
         match self {
             Value::Unit => "nothing".into(),
             Value::Poison => "a value that could not be computed".into(),
-            Value::Int(_) | Value::Unknown(Unknown::Int) => "a whole number".into(),
-            Value::Float(_) | Value::Unknown(Unknown::Float) => "a number".into(),
-            Value::Bool(_) | Value::Unknown(Unknown::Bool) => "a bool".into(),
+            Value::Int(_) | Value::Unknown(Unknown::Int(_)) => "a whole number".into(),
+            Value::Float(_) | Value::Unknown(Unknown::Float(_)) => "a number".into(),
+            Value::Bool(_) | Value::Unknown(Unknown::Bool(_)) => "a bool".into(),
             Value::Str(_) | Value::Unknown(Unknown::Str) => "a string".into(),
             Value::Unknown(Unknown::Any) => "a value known only at run time".into(),
             Value::List(_) => "a list".into(),
@@ -480,6 +505,7 @@ impl Value {
             Value::Tree(_) => "a tree of gradients".into(),
             Value::Stream(_) => "a sequence of batches".into(),
             Value::Vocabulary(_) => "a vocabulary".into(),
+            Value::Method(method) => format!("the function `{}`", method.builtin.name),
         }
     }
 }

@@ -1,8 +1,6 @@
 //! Questions about code that are answered by reading it: what it assigns, what it calls.
 
-use crate::syntax::ast::{
-    Arg, Ast, Block, ExprId, ExprKind, IndexItem, ModelItem, Name, StmtId, StmtKind, StrPart,
-};
+use crate::syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, IndexItem, Name, StmtId, StmtKind, StrPart};
 
 /// A statement or an expression, as a walk meets it.
 #[derive(Clone, Copy)]
@@ -75,8 +73,7 @@ fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
             push_args(settings, todo);
             push_block(body, todo);
         }
-        #[allow(unreachable_patterns)]
-        _ => {}
+        StmtKind::Param(decl) | StmtKind::State(decl) => todo.extend(decl.init.map(Item::Expr)),
     }
 }
 
@@ -183,9 +180,4 @@ pub fn takes_gradients(ast: &Ast, block: &Block) -> bool {
         }
     });
     found
-}
-
-/// Whether an item of a model declares something that a forward pass can use.
-pub fn is_declaration(item: &ModelItem) -> bool {
-    matches!(item, ModelItem::Fn(_) | ModelItem::Param { .. } | ModelItem::State { .. })
 }

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::report::{ColorChoice, Format};
+use crate::{
+    engine::CompileOptions,
+    report::{ColorChoice, Format},
+};
 
 /// A language for neural-network training graphs: plans the memory of a step before it runs, and
 /// proves how close to the least the plan is.
@@ -24,7 +27,8 @@ pub struct Cli {
 }
 
 const AFTER_HELP: &str = "A FILE of `-` is standard input.
-Exit codes: 0 success, 1 errors in the program or its files, 2 wrong usage, 130 stopped by Ctrl-C.";
+Exit codes: 0 success, 1 errors in the program or its files, 2 wrong usage, 130 stopped by Ctrl-C,
+141 a run whose output nobody reads any more.";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -48,11 +52,26 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Compile {
     /// Replace the value of a `const`, or the default of a size in a step's shapes. May be repeated.
-    #[arg(long = "set", value_name = "NAME=VALUE")]
-    pub sets: Vec<String>,
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub sets: Vec<(String, String)>,
     /// The seed of all random numbers.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+impl Compile {
+    pub fn options(&self) -> CompileOptions {
+        CompileOptions { sets: self.sets.clone(), seed: self.seed, ..CompileOptions::default() }
+    }
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err("expected `NAME=VALUE`, such as `BATCH=32`".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

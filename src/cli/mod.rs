@@ -1,14 +1,19 @@
 //! The command `tg`: a thin user of the library.
 //!
 //! Exit codes: 0 success; 1 errors in the program, or in a file that it or the command names (one
-//! that does not exist included); 2 wrong usage; 130 stopped by Ctrl-C. A reader that closes the
-//! pipe early changes none of these.
+//! that does not exist included); 2 wrong usage; 130 stopped by Ctrl-C; 141 a run that stopped
+//! because nobody reads its output any more. For other commands a pipe that closes early changes
+//! nothing.
 
 mod args;
+mod check;
 mod devices;
 mod explain;
-mod interrupt;
-mod output;
+pub(crate) mod interrupt;
+pub(crate) mod output;
+mod plan;
+pub(crate) mod run;
+pub(crate) mod source;
 
 use std::process::ExitCode;
 
@@ -23,6 +28,8 @@ pub enum Exit {
     Success,
     Errors,
     Interrupted,
+    /// Nobody reads what a run prints: as if SIGPIPE had ended it.
+    Closed,
 }
 
 impl From<Exit> for ExitCode {
@@ -31,6 +38,7 @@ impl From<Exit> for ExitCode {
             Exit::Success => 0,
             Exit::Errors => 1,
             Exit::Interrupted => interrupt::EXIT_CODE,
+            Exit::Closed => 141,
         })
     }
 }
@@ -49,6 +57,9 @@ pub fn main() -> ExitCode {
     let mut output = Output::new(&cli);
     interrupt::install();
     let exit = match &cli.command {
+        Some(Command::Run(args)) => run::run(args, &mut output),
+        Some(Command::Check(args)) => check::run(args, &mut output),
+        Some(Command::Plan(args)) => plan::run(args, &mut output),
         Some(Command::Explain(args)) => explain::run(args, &mut output),
         Some(Command::Devices) => devices::run(&mut output),
         _ => Exit::Success,

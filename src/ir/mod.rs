@@ -2,7 +2,9 @@
 
 mod graph;
 mod origin;
+pub mod text;
 mod types;
+mod verify;
 
 pub use graph::{
     Bind, Cursor, GradCallId, Graph, Input, Node, NodeId, Output, Policy, Region, RegionId, Role,
@@ -10,3 +12,4 @@ pub use graph::{
 };
 pub use origin::{Origin, OriginId, Origins};
 pub use types::{DType, MAX_BYTES, ShapeText, TooLarge, Type};
+pub use verify::verify;

@@ -17,7 +17,7 @@ mod updates;
 use std::sync::Arc;
 
 use crate::{
-    ir::{Graph, Role},
+    ir::{Graph, Role, verify},
     ops::OpError,
     plan::{BufferKind, Instruction, Kernel, Plan},
     schedule::{self, BufferId},
@@ -34,7 +34,7 @@ pub struct PlanOptions {
 pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
     let graph = lower(graph)?;
     let laid = layout::lay_out(&graph)?;
-    check(&laid.graph);
+    check(&laid.graph)?;
     let groups = fuse::groups(&laid);
     let members = fuse::members(&groups);
     let built = build::build(&laid, &groups, &members)?;
@@ -61,21 +61,28 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
 
 /// The graph that `plan` schedules, without the copies that layouts need.
 pub fn lower(graph: &Graph) -> Result<Graph, OpError> {
-    check(graph);
+    check(graph)?;
     // First what nobody uses goes: it must not decide what regions keep.
     let graph = simplify::simplify(graph)?;
-    check(&graph);
+    check(&graph)?;
     let graph = regions::lower_regions(graph)?;
-    check(&graph);
+    check(&graph)?;
     let graph = simplify::simplify(&graph)?;
-    check(&graph);
+    check(&graph)?;
     let graph = updates::bind_updates(graph)?;
-    check(&graph);
+    check(&graph)?;
     Ok(graph)
 }
 
 /// In debug builds, verifies a graph after a pass.
-fn check(_graph: &Graph) {}
+fn check(graph: &Graph) -> Result<(), OpError> {
+    if !cfg!(debug_assertions) {
+        return Ok(());
+    }
+    verify(graph).map_err(|faults| {
+        OpError::new(format!("internal: a pass left a faulty graph: {}", faults.join("; ")))
+    })
+}
 
 /// Tells kept activations and gradients from temporaries, by who reads them.
 fn refine_kinds(plan: &mut Plan) {

@@ -11,17 +11,8 @@ use crate::{
     ir::{DType, Graph, NodeId, TooLarge, Type, ValueId},
 };
 
-/// SCAFFOLD: to be deleted when every op has its rules.
-macro_rules! scaffold {
-    ($($op:ident),*) => { $(impl crate::ops::Operation for $op {
-        fn name(&self) -> &'static str { stringify!($op) }
-        fn infer(&self, _: &crate::ir::Graph, _: &[&crate::ir::Type]) -> Result<Vec<crate::ir::Type>, crate::ops::OpError> { Err(crate::ops::OpError::new("scaffold")) }
-        fn grad(&self, _: &mut crate::ir::Graph, _: &crate::ops::GradNode<'_>) -> Result<crate::ops::Gradient, crate::ops::OpError> { Err(crate::ops::OpError::new("scaffold")) }
-    })* };
-}
-pub(crate) use scaffold;
-
 mod attention;
+mod batch_norm;
 mod build;
 mod collective;
 mod conv;
@@ -31,6 +22,7 @@ mod elementwise;
 mod gather;
 mod leaf;
 mod matmul;
+mod network;
 mod norm;
 mod pool;
 mod reduce;
@@ -39,6 +31,7 @@ mod stop_grad;
 mod view;
 
 pub use attention::{Attention, AttentionGrad};
+pub use batch_norm::{BatchNorm, BatchNormGrad};
 pub use collective::{CollectiveDone, CollectiveKind, CollectiveStart};
 pub use conv::{Conv2d, Conv2dGradInput, Conv2dGradWeight, ConvShape};
 pub use cross_entropy::{CrossEntropy, CrossEntropyGrad};
@@ -47,7 +40,7 @@ pub use elementwise::{Binary, Cast, Select, Unary};
 pub use gather::{Gather, ScatterAdd};
 pub use leaf::{Const, Distribution, Input, Iota, Literal, Opaque, Random, Read, Scalar};
 pub use matmul::MatMul;
-pub use norm::{BatchNorm, BatchNormGrad, LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
+pub use norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 pub use pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGather, MaxPool2dGrad, PoolShape};
 pub use reduce::{ArgReduce, Reduce, ReduceKind};
 pub use softmax::{LogSoftmax, Softmax, SoftmaxGrad};

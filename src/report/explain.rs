@@ -54,7 +54,7 @@ pub fn similar(wrong: &str) -> Vec<&'static str> {
 }
 
 /// Levenshtein's distance.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().take(64).collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, ca) in a.chars().take(64).enumerate() {

@@ -11,7 +11,7 @@ use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportK
 use super::{
     Bytes, Style,
     excerpt::{Excerpt, excerpt},
-    severity_name,
+    has_place, severity_name,
     style::Part,
     visible,
 };
@@ -56,6 +56,9 @@ struct Group<'a> {
 }
 
 fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -> Vec<Group<'a>> {
+    if !has_place(diagnostic, sources) {
+        return Vec::new();
+    }
     let mut groups: Vec<(FileId, &SourceFile, Vec<(bool, &Label)>)> = Vec::new();
     let all =
         std::iter::once((true, &diagnostic.primary)).chain(diagnostic.secondary.iter().map(|l| (false, l)));

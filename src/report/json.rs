@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::severity_name;
+use super::{has_place, severity_name};
 use crate::{
     diagnostic::{Diagnostic, Edit, Fix, Label},
     source::{SourceMap, Span},
@@ -23,8 +23,10 @@ pub fn value(diagnostic: &Diagnostic, sources: &SourceMap) -> Value {
     object.insert("code".into(), diagnostic.code.0.into());
     object.insert("severity".into(), severity_name(diagnostic.severity).into());
     object.insert("message".into(), diagnostic.message.as_str().into());
-    place(&mut object, diagnostic.primary.span, sources);
+    let is_placed = has_place(diagnostic, sources);
+    place(&mut object, Some(diagnostic.primary.span).filter(|_| is_placed), sources);
     let labels = std::iter::once((&diagnostic.primary, true))
+        .filter(|_| is_placed)
         .chain(diagnostic.secondary.iter().map(|l| (l, false)))
         .map(|(l, primary)| label(l, primary, sources));
     object.insert("labels".into(), labels.collect());
@@ -42,7 +44,7 @@ fn label(label: &Label, primary: bool, sources: &SourceMap) -> Value {
     let mut object = Map::new();
     object.insert("message".into(), label.text.as_str().into());
     object.insert("primary".into(), primary.into());
-    place(&mut object, label.span, sources);
+    place(&mut object, Some(label.span), sources);
     Value::Object(object)
 }
 
@@ -53,16 +55,17 @@ fn fix(fix: &Fix, sources: &SourceMap) -> Value {
 
 fn edit(edit: &Edit, sources: &SourceMap) -> Value {
     let mut object = Map::new();
-    place(&mut object, edit.span, sources);
+    place(&mut object, Some(edit.span), sources);
     object.insert("text".into(), edit.text.as_str().into());
     Value::Object(object)
 }
 
 /// `null` throughout for a diagnostic about no source (a file that could not be read).
-fn place(object: &mut Map<String, Value>, span: Span, sources: &SourceMap) {
-    let file = sources.get(span.file);
-    let start = file.map(|_| sources.start(span));
-    let end = file.map(|_| sources.end(span));
+fn place(object: &mut Map<String, Value>, span: Option<Span>, sources: &SourceMap) {
+    let span = span.filter(|s| sources.get(s.file).is_some());
+    let file = span.and_then(|s| sources.get(s.file));
+    let start = span.map(|s| sources.start(s));
+    let end = span.map(|s| sources.end(s));
     object.insert("file".into(), file.map(|f| f.name.as_str()).into());
     object.insert("line".into(), start.map(|p| p.line).into());
     object.insert("column".into(), start.map(|p| p.column).into());

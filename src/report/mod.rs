@@ -18,7 +18,7 @@ pub use style::{ColorChoice, Style};
 
 use crate::{
     diagnostic::{Diagnostic, Severity},
-    source::SourceMap,
+    source::{SourceMap, Span},
 };
 
 /// How diagnostics are written.
@@ -67,6 +67,14 @@ pub fn summary(all: &[Diagnostic]) -> Option<String> {
         })
         .collect();
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Whether a diagnostic is about a place at all: one about an argument of the command, or about a
+/// file that could not be read, is not. Its span is the default one, or in no known file.
+fn has_place(diagnostic: &Diagnostic, sources: &SourceMap) -> bool {
+    let primary = &diagnostic.primary;
+    sources.get(primary.span.file).is_some()
+        && (primary.span != Span::default() || !primary.text.is_empty() || !diagnostic.secondary.is_empty())
 }
 
 /// `error`, `warning` or `note`.

@@ -1,7 +1,7 @@
 //! One line a diagnostic, in the form that editors and `grep` know:
 //! `file:line:column: warning[TG0302]: message`.
 
-use super::{severity_name, visible};
+use super::{has_place, severity_name, visible};
 use crate::{diagnostic::Diagnostic, source::SourceMap};
 
 /// Longer messages are cut: a line of output stays a line.
@@ -9,7 +9,7 @@ const MESSAGE_LIMIT: usize = 1000;
 
 pub fn render(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
     let span = diagnostic.primary.span;
-    let place = match sources.get(span.file) {
+    let place = match sources.get(span.file).filter(|_| has_place(diagnostic, sources)) {
         Some(file) => {
             let at = sources.start(span);
             format!("{}:{}:{}: ", visible::line(&file.name, MESSAGE_LIMIT), at.line, at.column)

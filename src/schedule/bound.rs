@@ -5,10 +5,15 @@ use super::{
     cut::Cutter,
     index::Index,
     profile::{Profile, profile},
+    refute::refute,
 };
 
 /// Arcs that all cuts of one bound may look at together.
-pub(super) const CUT_WORK: u64 = 60_000_000;
+pub(super) const CUT_WORK: u64 = 20_000_000;
+
+/// The same for proofs by case distinction, and how many peaks below the best are tried.
+pub(super) const REFUTE_WORK: u64 = 40_000_000;
+const BISECTIONS: usize = 4;
 
 /// No order, and no choice of overwrites, has a lower live peak.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,8 +37,35 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
         return rough(graph, &ix);
     }
     let profile = profile(&ix, &order);
-    let found = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
-    found.to_bound(&ix)
+    let mut proof = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
+    if proof.units < profile.peak {
+        tighten(&ix, &order, &mut proof, REFUTE_WORK);
+    }
+    proof.to_bound(&ix)
+}
+
+/// Raises a bound that is below the peak of `order`: to that peak if it can be proved optimal,
+/// otherwise as far as bisection gets.
+pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u64) {
+    let profile = profile(ix, order);
+    let mut target = profile.peak;
+    for _ in 0..BISECTIONS {
+        let mut share = work / 2;
+        work -= share;
+        if refute(ix, order, &profile, target, &mut share) {
+            proof.raise(target);
+            if target == profile.peak {
+                return;
+            }
+        } else {
+            work += share;
+        }
+        let below = if proof.units < target { target } else { profile.peak };
+        target = proof.units + (below - proof.units + 1) / 2;
+        if target <= proof.units {
+            return;
+        }
+    }
 }
 
 /// A bound in units.
@@ -106,29 +138,20 @@ pub(super) fn footprints(ix: &Index) -> Proof {
 /// improve it, so the hottest come first.
 pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &mut u64) -> Proof {
     let mut best = footprints(ix);
-    let idle = idle(ix);
     let mut hot: Vec<u32> = (0..order.len() as u32).collect();
     hot.sort_by_key(|&at| std::cmp::Reverse(profile.live[at as usize]));
-    let source: Vec<u32> = (0..ix.ops as u32).collect();
-    let mut cutter = Cutter::new(ix);
+    let mut cutter = Cutter::new(ix, order);
     for at in hot {
         if profile.live[at as usize] <= best.units || *work == 0 {
             break;
         }
         let op = order[at as usize];
-        let cut = cutter.solve(op, &source, profile.peak - idle, work);
-        let units = cut.units + idle;
-        if units > best.units {
-            best = Proof { units, op: Some(op), done: cut.smallest, branched: false };
+        let cut = cutter.solve(op, profile.live[at as usize], profile.peak, work);
+        if cut.units > best.units {
+            best = Proof { units: cut.units, op: Some(op), done: cut.smallest, branched: false };
         }
     }
     best
-}
-
-/// Units of inputs that are outputs and that no op reads: alive all the time, and met by no cut.
-pub(super) fn idle(ix: &Index) -> i64 {
-    let unread = |b: &&u32| ix.users.count(**b as usize) == 0;
-    ix.inputs.iter().filter(unread).map(|&b| ix.size[b as usize]).sum()
 }
 
 /// The footprints in wide arithmetic, for sizes whose sums do not fit the units.

@@ -27,17 +27,17 @@ pub(super) enum Side {
     Free,
 }
 
-/// The result for one op. Units are relative to the buffers that live across the whole segment.
+/// The result for one op.
 #[derive(Debug, Clone)]
 pub(super) struct Cut {
-    /// No order has fewer alive while the op runs.
+    /// No order has fewer units alive while the op runs.
     pub(super) units: i64,
     /// The sets below have exactly these units: the flow was carried to its end.
     pub(super) complete: bool,
     /// Free ops done in the smallest and in the largest optimal set.
     pub(super) smallest: Vec<u32>,
     pub(super) largest: Vec<u32>,
-    /// Free ops that the flow could not settle by precedence alone.
+    /// Ops that the op neither needs nor is needed by.
     pub(super) free: Vec<u32>,
 }
 
@@ -63,14 +63,15 @@ impl Extra {
     }
 }
 
-/// Builds and solves the networks. Ops outside the current segment are `Before` or `After` it.
+/// Builds and solves the networks. Ops outside the current segment of the order are done before it
+/// or come after it.
 pub(super) struct Cutter<'a> {
     ix: &'a Index,
     pub(super) extra: Extra,
     /// Of ops in the segment; `Free` between calls.
     side: Vec<Side>,
-    /// The segment is the ops at positions from `start` up to `end`.
-    position: Vec<u32>,
+    order: Vec<u32>,
+    pub(super) position: Vec<u32>,
     start: u32,
     end: u32,
     node: Vec<u32>,
@@ -78,6 +79,13 @@ pub(super) struct Cutter<'a> {
     clock: u32,
     network: Network,
     to_sink: Vec<i64>,
+    /// Ops whose side was set.
+    decided: Vec<u32>,
+    /// Those among them whose side is not that of the order.
+    contrary: Vec<u32>,
+    /// Position of the op, and what the buffers in the network cost in the order at hand.
+    here: u32,
+    present: i64,
 }
 
 /// A network that has been solved for one op, to be asked what forcing another op costs.
@@ -91,24 +99,32 @@ const SOURCE: u32 = 0;
 const SINK: u32 = 1;
 
 impl<'a> Cutter<'a> {
-    pub(super) fn new(ix: &'a Index) -> Self {
-        Cutter {
+    pub(super) fn new(ix: &'a Index, order: &[u32]) -> Self {
+        let mut cutter = Cutter {
             ix,
             extra: Extra::default(),
             side: vec![Side::Free; ix.ops],
-            position: (0..ix.ops as u32).collect(),
+            order: order.to_vec(),
+            position: vec![0; ix.ops],
             start: 0,
-            end: ix.ops as u32,
+            end: 0,
             node: vec![0; ix.ops],
             stamp: vec![0; ix.buffers],
             clock: 0,
             network: Network::default(),
             to_sink: Vec::new(),
-        }
+            decided: Vec::new(),
+            contrary: Vec::new(),
+            here: 0,
+            present: 0,
+        };
+        cutter.set_segment(order, 0, order.len());
+        cutter
     }
 
     /// From now on, ops at positions before `start` are done and those from `end` on are not.
     pub(super) fn set_segment(&mut self, order: &[u32], start: usize, end: usize) {
+        self.order[start..end].copy_from_slice(&order[start..end]);
         for (at, &op) in order.iter().enumerate().take(end).skip(start) {
             self.position[op as usize] = at as u32;
         }
@@ -123,21 +139,22 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// The least units alive while `op` runs, where the ops of `segment` (`op` among them) are
-    /// ordered freely. Stops early once that is at least `enough`.
-    pub(super) fn solve(&mut self, op: u32, segment: &[u32], enough: i64, work: &mut u64) -> Cut {
-        self.cut(op, segment, enough, work).0
+    /// The least units alive while `op` runs, where the ops of the segment (`op` among them) are
+    /// ordered freely. `live` is what is alive in the order at hand. Stops early once the least is
+    /// known to be at least `enough`.
+    pub(super) fn solve(&mut self, op: u32, live: i64, enough: i64, work: &mut u64) -> Cut {
+        self.cut(op, live, enough, work).0
     }
 
     /// The same, with the networks, one for each choice of overwrites, for [`Solved::force`].
     pub(super) fn solve_open(
         &mut self,
         op: u32,
-        segment: &[u32],
+        live: i64,
         enough: i64,
         work: &mut u64,
     ) -> (Cut, Vec<Solved>) {
-        let (cut, networks) = self.cut(op, segment, enough, work);
+        let (cut, networks) = self.cut(op, live, enough, work);
         let node: FxHashMap<u32, u32> =
             cut.free.iter().enumerate().map(|(i, &u)| (u, i as u32 + 2)).collect();
         let solved = networks
@@ -147,16 +164,19 @@ impl<'a> Cutter<'a> {
         (cut, solved)
     }
 
-    fn cut(&mut self, op: u32, segment: &[u32], enough: i64, work: &mut u64) -> (Cut, Vec<(Network, i64)>) {
-        let ix = self.ix;
+    fn cut(&mut self, op: u32, live: i64, enough: i64, work: &mut u64) -> (Cut, Vec<(Network, i64)>) {
         let v = op as usize;
+        self.here = self.position[v];
         let consistent = self.split(op);
-        let free: Vec<u32> = segment.iter().copied().filter(|&u| self.side(u) == Side::Free).collect();
+        let segment = self.start as usize..self.end as usize;
+        *work = work.saturating_sub(segment.len() as u64 / 2 + 1);
+        let free: Vec<u32> =
+            self.order[segment].iter().copied().filter(|&u| self.side[u as usize] == Side::Free).collect();
         for (i, &u) in free.iter().enumerate() {
             self.node[u as usize] = i as u32 + 2;
         }
-        let base = self.build(segment, &free) + ix.made[v] + ix.workspace[v];
-        *work = work.saturating_sub(self.network.size() + segment.len() as u64);
+        let base = self.build(&free) - self.present + live + self.own(v);
+        *work = work.saturating_sub(self.network.size());
         let choices = self.choices(v);
         let mut best: Option<Cut> = None;
         let mut networks = Vec::new();
@@ -196,7 +216,7 @@ impl<'a> Cutter<'a> {
             }
             networks.push((network, units));
         }
-        for &u in segment {
+        for u in self.decided.drain(..) {
             self.side[u as usize] = Side::Free;
         }
         if !consistent && let Some(best) = &mut best {
@@ -213,55 +233,85 @@ impl<'a> Cutter<'a> {
         (cut, networks)
     }
 
+    /// What `v` has with no overwrites, less what it has in the order at hand: there it may
+    /// overwrite, and at the very start of an order inputs that nobody reads are still there.
+    fn own(&self, v: usize) -> i64 {
+        let ix = self.ix;
+        let dies = |r: usize| ix.users.get(r).iter().all(|&u| self.position[u as usize] <= self.here);
+        let unread = if self.here == 0 { ix.unread } else { 0 };
+        ix.saved(v, dies) - unread
+    }
+
+    fn decide(&mut self, op: u32, side: Side) {
+        self.side[op as usize] = side;
+        self.decided.push(op);
+        if (self.position[op as usize] < self.here) != (side == Side::Before) {
+            self.contrary.push(op);
+        }
+    }
+
     /// Marks what must be before and after `op` among the free ops. False if the assumed edges
     /// contradict each other: no order has them all.
     fn split(&mut self, op: u32) -> bool {
         let ix = self.ix;
         let mut consistent = true;
-        self.side[op as usize] = Side::After;
+        self.contrary.clear();
+        self.decide(op, Side::After);
         let mut stack = vec![op];
         while let Some(u) = stack.pop() {
-            for &p in ix.preds.get(u as usize).iter().chain(self.extra.preds(u)) {
+            for &p in ix.preds.get(u as usize) {
                 if self.side(p) == Side::Free {
-                    self.side[p as usize] = Side::Before;
+                    self.decide(p, Side::Before);
+                    stack.push(p);
+                }
+            }
+            for i in 0..self.extra.preds(u).len() {
+                let p = self.extra.preds(u)[i];
+                if self.side(p) == Side::Free {
+                    self.decide(p, Side::Before);
                     stack.push(p);
                 }
             }
         }
         stack.push(op);
         while let Some(u) = stack.pop() {
-            for &s in ix.succs.get(u as usize).iter().chain(self.extra.succs(u)) {
+            for &s in ix.succs.get(u as usize) {
+                consistent &= self.side(s) != Side::Before;
                 if self.side(s) == Side::Free {
-                    self.side[s as usize] = Side::After;
+                    self.decide(s, Side::After);
                     stack.push(s);
                 }
-                // Outside the segment, what is before it follows nothing in it.
+            }
+            for i in 0..self.extra.succs(u).len() {
+                let s = self.extra.succs(u)[i];
                 consistent &= self.side(s) != Side::Before;
+                if self.side(s) == Side::Free {
+                    self.decide(s, Side::After);
+                    stack.push(s);
+                }
             }
         }
         consistent
     }
 
-    /// Fills the network with the free ops and the buffers they decide; returns the units that are
-    /// alive whatever they do.
-    fn build(&mut self, segment: &[u32], free: &[u32]) -> i64 {
+    /// Fills the network with the free ops and the buffers that they, or contrary ops, decide.
+    /// Returns the units of those that are alive whatever free ops do; `present` becomes what all
+    /// of them cost in the order at hand.
+    fn build(&mut self, free: &[u32]) -> i64 {
         let ix = self.ix;
         self.network.reset(free.len() + 2);
         self.to_sink.clear();
         self.to_sink.resize(free.len() + 2, 0);
         self.clock += 1;
+        self.present = 0;
         let mut base = 0;
-        for &u in segment {
-            let u = u as usize;
-            if self.side(u as u32) != Side::After {
-                for &b in ix.makes.get(u) {
-                    base += self.buffer(b as usize);
-                }
-            }
-            for &b in ix.reads.get(u) {
+        let contrary = std::mem::take(&mut self.contrary);
+        for &u in free.iter().chain(&contrary) {
+            for &b in ix.makes.get(u as usize).iter().chain(ix.reads.get(u as usize)) {
                 base += self.buffer(b as usize);
             }
         }
+        self.contrary = contrary;
         for (i, &u) in free.iter().enumerate() {
             let node = i as u32 + 2;
             let units = self.to_sink[node as usize];
@@ -285,6 +335,11 @@ impl<'a> Cutter<'a> {
         self.stamp[b] = self.clock;
         let ix = self.ix;
         let size = ix.size[b];
+        let users = ix.users.get(b);
+        let made = ix.maker[b] == NONE || self.position[ix.maker[b] as usize] < self.here;
+        if made && (ix.output[b] || users.iter().any(|&u| self.position[u as usize] >= self.here)) {
+            self.present += size;
+        }
         let maker = match ix.maker[b] {
             NONE => None,
             m => match self.side(m) {
@@ -293,7 +348,6 @@ impl<'a> Cutter<'a> {
                 Side::After => return 0,
             },
         };
-        let users = ix.users.get(b);
         let mut readers = 0;
         let mut only = 0;
         let mut needed = ix.output[b];
@@ -395,15 +449,15 @@ impl<'a> Cutter<'a> {
 impl Solved {
     /// The least units alive while the op runs if `other`, a free op, is done before it, or not.
     /// At least `enough` is as good as that.
-    pub(super) fn force(&self, other: u32, done: bool, enough: i64, work: &mut u64) -> i64 {
+    ///
+    /// Doing `other` is an arc without limit from the source to it. A flow that is maximal stays so
+    /// for the source, so it is enough to push on from `other` itself; likewise towards it.
+    pub(super) fn force(&mut self, other: u32, done: bool, enough: i64, work: &mut u64) -> i64 {
         let Some(&node) = self.node.get(&other) else { return self.units };
-        let mut network = self.network.clone();
-        *work = work.saturating_sub(network.size());
-        if done {
-            network.arc(SOURCE, node, INFINITE);
-        } else {
-            network.arc(node, SINK, INFINITE);
-        }
-        self.units + network.push(SOURCE, SINK, (enough - self.units).max(0), work).amount
+        let (from, to) = if done { (node, SINK) } else { (SOURCE, node) };
+        self.network.mark();
+        let flow = self.network.push(from, to, (enough - self.units).max(0), work);
+        self.network.undo();
+        self.units + flow.amount
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct Network {
     distance: Vec<u32>,
     cursor: Vec<u32>,
     queue: Vec<u32>,
+    /// Flow pushed since the last [`Network::mark`], by arc.
+    journal: Option<Vec<(u32, i64)>>,
 }
 
 /// What [`Network::push`] reached.
@@ -47,6 +49,18 @@ impl Network {
             self.room.push(room);
             self.next.push(self.first[a as usize]);
             self.first[a as usize] = self.to.len() as u32 - 1;
+        }
+    }
+
+    /// From here on, [`Network::undo`] takes back what is pushed.
+    pub(super) fn mark(&mut self) {
+        self.journal = Some(Vec::new());
+    }
+
+    pub(super) fn undo(&mut self) {
+        for (arc, amount) in self.journal.take().unwrap_or_default().into_iter().rev() {
+            self.room[arc as usize] += amount;
+            self.room[arc as usize ^ 1] -= amount;
         }
     }
 
@@ -113,6 +127,9 @@ impl Network {
                     self.room[arc as usize ^ 1] += most;
                     if self.room[arc as usize] == 0 {
                         keep = depth;
+                    }
+                    if let Some(journal) = &mut self.journal {
+                        journal.push((arc, most));
                     }
                 }
                 *work = work.saturating_sub(path.len() as u64);

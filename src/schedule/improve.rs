@@ -4,6 +4,7 @@
 use super::{
     cut::{Cut, Cutter},
     exact::{Found, Range, WIDTH, search},
+    flow::INFINITE,
     index::{Index, NONE},
     profile::{Profile, profile},
 };
@@ -53,7 +54,7 @@ enum Take {
 /// parts on both sides alike, until every part is below `goal`.
 fn refine(ix: &Index, order: &[u32], goal: i64, take: Take, effort: &mut Effort) -> Vec<u32> {
     let mut order = order.to_vec();
-    let mut cutter = Cutter::new(ix);
+    let mut cutter = Cutter::new(ix, &order);
     let mut local = Local::new(ix, &order);
     let mut parts = vec![(0usize, order.len())];
     while let Some((start, end)) = parts.pop() {
@@ -67,7 +68,7 @@ fn refine(ix: &Index, order: &[u32], goal: i64, take: Take, effort: &mut Effort)
         let op = order[at];
         cutter.set_segment(&order, start, end);
         let segment = order[start..end].to_vec();
-        let cut = cutter.solve(op, &segment, i64::MAX / 4, &mut effort.work);
+        let cut = cutter.solve(op, live, INFINITE, &mut effort.work);
         if !cut.complete {
             continue;
         }
@@ -210,7 +211,8 @@ fn windows(ix: &Index, order: &mut Vec<u32>, goal: i64, effort: &mut Effort) -> 
     let mut position = vec![NONE; ix.ops];
     loop {
         let now = profile(ix, order);
-        if now.peak <= goal || effort.states == 0 {
+        effort.work = effort.work.saturating_sub(ix.weight());
+        if now.peak <= goal || effort.states == 0 || effort.work == 0 {
             return now.peak;
         }
         for (at, &op) in order.iter().enumerate() {
@@ -265,8 +267,9 @@ fn lower_all(
             return false;
         }
         now = profile(ix, order);
+        effort.work = effort.work.saturating_sub(ix.weight());
         at = hot;
-        if effort.states == 0 {
+        if effort.states == 0 || effort.work == 0 {
             return now.peak < before.peak;
         }
     }

@@ -15,6 +15,7 @@ mod index;
 pub mod pack;
 mod place;
 mod profile;
+mod refute;
 mod search;
 
 use std::time::Duration;
@@ -58,6 +59,9 @@ impl Default for Options {
     }
 }
 
+/// Work of the search for offsets: a fraction of a second.
+const PACK_WORK: u64 = 400_000_000;
+
 /// Plans a graph: order, overwrites, offsets, and the bound on every other plan.
 pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
     let ix = Index::new(graph);
@@ -65,7 +69,7 @@ pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
     let order = chosen.order;
     let bound = if ix.exact { chosen.proof.to_bound(&ix) } else { bound::rough(graph, &ix) };
     let overwrites = profile::overwrites(&ix, &order);
-    let pack_options = pack::PackOptions { time_limit: options.time_limit, ..Default::default() };
+    let pack_options = pack::PackOptions { goal: 0, time_limit: options.time_limit, work_limit: PACK_WORK };
     let places = place::place_indexed(graph, &ix, &order, &overwrites, &pack_options);
     let (live_peak_bytes, peak_position) = profile::exact_peak(graph, &ix, &order);
     Schedule {

@@ -9,10 +9,10 @@ use super::{
         ModelDecl, OptimizerDecl, ParamDecl, Stmt, StmtId, StmtKind, TypeExpr,
     },
     children::Child,
-    codes,
     errors::Recovery,
 };
 use crate::{
+    codes,
     diagnostic::{Diagnostic, Edit},
     source::{FileId, Span},
 };
@@ -21,6 +21,8 @@ use crate::{
 pub(crate) struct Builder<'s> {
     /// The whole file.
     pub text: &'s str,
+    /// Where its lines start; found when the first error is put into words.
+    pub lines: Option<Vec<u32>>,
     pub ast: Ast,
     pub docs: FxHashMap<u32, Arc<str>>,
     pub diagnostics: Vec<Diagnostic>,
@@ -39,6 +41,7 @@ impl<'s> Builder<'s> {
     pub(crate) fn new(file: FileId, docs: FxHashMap<u32, Arc<str>>) -> Self {
         Builder {
             text: "",
+            lines: None,
             ast: Ast { file, ..Ast::default() },
             docs,
             diagnostics: Vec::new(),
@@ -114,8 +117,12 @@ impl<'s> Builder<'s> {
     fn too_deep(&mut self, span: Span) {
         if !std::mem::replace(&mut self.too_deep_reported, true) {
             self.report(
-                Diagnostic::error(codes::TOO_DEEP, span, format!("nested deeper than {MAX_DEPTH} levels"))
-                    .help("give a part of it a name with `let`"),
+                Diagnostic::error(
+                    codes::NESTED_TOO_DEEP,
+                    span,
+                    format!("nested deeper than {MAX_DEPTH} levels"),
+                )
+                .help("give a part of it a name with `let`"),
             );
         }
     }

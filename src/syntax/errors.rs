@@ -1,14 +1,16 @@
 //! Puts what the grammar did not expect into words.
 
 use lalrpop_util::{ErrorRecovery, ParseError};
+use rustc_hash::FxHashSet;
 
 use super::{
-    codes, foreign,
+    foreign,
     layout::{Bracket, Laid},
     lexer::crop,
     token::{Spanned, Token},
 };
 use crate::{
+    codes,
     diagnostic::Diagnostic,
     source::{FileId, Span},
 };
@@ -21,14 +23,19 @@ pub(crate) struct Context<'s, 'l> {
     pub file: FileId,
     /// The whole file.
     pub text: &'s str,
+    /// Where its lines start.
+    pub lines: &'l [u32],
     pub laid: &'l Laid<'s>,
-    /// What the tokens are taken from ends here.
-    pub end: u32,
+    /// What the tokens come to an end with: "the end of the text".
+    pub end: &'static str,
+    /// The lines on which an earlier pass reported something: what the grammar says about these
+    /// is a consequence.
+    pub explained: FxHashSet<usize>,
 }
 
 impl<'s> Context<'s, '_> {
     /// The diagnostic of an error, or `None` where its cause was reported by an earlier pass.
-    pub(crate) fn describe(&self, error: &Failure<'s>, reported: &[Diagnostic]) -> Option<Diagnostic> {
+    pub(crate) fn describe(&self, error: &Failure<'s>) -> Option<Diagnostic> {
         let (found, expected) = match error {
             ParseError::UnrecognizedToken { token, expected } => (Some(*token), expected.as_slice()),
             ParseError::ExtraToken { token } => (Some(*token), [].as_slice()),
@@ -47,7 +54,9 @@ impl<'s> Context<'s, '_> {
         let before = index.checked_sub(1).and_then(|i| self.laid.tokens.get(i)).copied();
         let span = self.place(found, before);
         let closes_nothing = found.is_some_and(|(start, _, end)| start == end);
-        if closes_nothing || found.is_some_and(|t| t.1 == Token::Invalid) || self.is_explained(span, reported)
+        if closes_nothing
+            || found.is_some_and(|t| t.1 == Token::Invalid)
+            || self.explained.contains(&line_of(self.lines, span.start))
         {
             return None;
         }
@@ -55,7 +64,7 @@ impl<'s> Context<'s, '_> {
         if let Some(tip) = self.tip(found, before, index) {
             let message = match &tip.word {
                 Some(word) => format!("`{word}` is not a word of this language"),
-                None => format!("unexpected {what}"),
+                None => format!("unexpected {}", what.trim_start_matches("the ")),
             };
             let code = if tip.word.is_some() { codes::FOREIGN } else { codes::UNEXPECTED };
             return Some(Diagnostic::error(code, tip.span.unwrap_or(span), message).help(tip.text));
@@ -63,13 +72,18 @@ impl<'s> Context<'s, '_> {
         let enclosing = self.enclosing(index);
         let expected = self.expected(expected, enclosing);
         let message = if expected.is_empty() {
-            format!("unexpected {what}")
+            format!("unexpected {}", what.trim_start_matches("the "))
         } else {
             format!("expected {}, found {what}", list(&expected))
         };
         let mut diagnostic = Diagnostic::error(codes::UNEXPECTED, span, message);
         if let (Some(first), true) = (expected.first(), expected.len() <= 2) {
             diagnostic = diagnostic.label(format!("expected {first}"));
+        }
+        if let Some(word) = found.and_then(|t| t.1.word())
+            && expected.iter().any(|e| e == "a name")
+        {
+            diagnostic = diagnostic.help(format!("`{word}` is reserved: choose another name"));
         }
         if let Some((start, bracket)) = enclosing
             && bracket != Bracket::Brace
@@ -89,13 +103,13 @@ impl<'s> Context<'s, '_> {
             }
             (_, Some((_, _, end))) => Span { file: self.file, start: end, end },
             (Some((start, _, _)), None) => Span { file: self.file, start, end: start },
-            (None, None) => Span { file: self.file, start: self.end, end: self.end },
+            (None, None) => Span { file: self.file, start: 0, end: 0 },
         }
     }
 
     fn found(&self, found: Option<Spanned<'s>>) -> String {
         match found {
-            None => "the end of the text".into(),
+            None => self.end.into(),
             Some((_, Token::Separator, end)) => {
                 let text = self.text.get(..end as usize).unwrap_or_default();
                 if text.ends_with(';') { "`;`".into() } else { "the end of the line".into() }
@@ -104,17 +118,6 @@ impl<'s> Context<'s, '_> {
                 format!("`{}`", crop(self.text.get(start as usize..end as usize).unwrap_or_default()))
             }
         }
-    }
-
-    /// A line on which the lexer or the layout pass found something: what the grammar says about
-    /// it is a consequence.
-    fn is_explained(&self, span: Span, reported: &[Diagnostic]) -> bool {
-        let line = |offset: u32| {
-            let before = self.text.get(..offset as usize).unwrap_or_default();
-            before.rfind(['\n', '\r']).map_or(0, |i| i + 1)
-        };
-        let here = line(span.start);
-        reported.iter().any(|d| d.primary.span.start as usize >= here && line(d.primary.span.start) == here)
     }
 
     fn enclosing(&self, index: usize) -> Option<(u32, Bracket)> {
@@ -146,7 +149,9 @@ impl<'s> Context<'s, '_> {
         for name in raw {
             let covered = (statement || expression)
                 && (starts_expression(name) || (statement && starts_statement(name)));
-            if covered || name == "name" || name == "invalid" || (operator && follows_operand(name)) {
+            let labels = operator && matches!(name, ":" | "=");
+            if covered || labels || name == "name" || name == "invalid" || (operator && follows_operand(name))
+            {
                 continue;
             }
             words.push(match (name, enclosing) {
@@ -161,7 +166,7 @@ impl<'s> Context<'s, '_> {
                         "`{}` to close the `{}` on line {}",
                         bracket.closer(),
                         bracket.opener(),
-                        self.line(start)
+                        line_of(self.lines, start)
                     )
                 }
                 // Nothing is open: only a leftover could be closed.
@@ -171,10 +176,6 @@ impl<'s> Context<'s, '_> {
         }
         words.dedup();
         words
-    }
-
-    fn line(&self, offset: u32) -> usize {
-        self.text.get(..offset as usize).unwrap_or_default().matches('\n').count() + 1
     }
 
     /// Looks for the habits of other languages around an error.
@@ -189,7 +190,7 @@ impl<'s> Context<'s, '_> {
                 return Some(Tip { word: Some(word.to_owned()), span, text });
             }
         }
-        let (_, token, _) = found?;
+        let token = found.map_or(Token::Separator, |t| t.1);
         let first = self.first_of_statement(index);
         let plain = |text| Some(Tip { word: None, span: None, text });
         match token {
@@ -248,6 +249,11 @@ impl<'s> Context<'s, '_> {
             .map(|t| t.1)
             .find(|t| matches!(t, Token::If | Token::For | Token::Fn | Token::Step | Token::Model))
     }
+}
+
+/// The line of an offset, from 1.
+pub(crate) fn line_of(lines: &[u32], offset: u32) -> usize {
+    lines.partition_point(|&start| start <= offset).max(1)
 }
 
 struct Tip {

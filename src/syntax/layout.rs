@@ -6,11 +6,11 @@
 //! of a file, and the grammar may rely on it when it recovers.
 
 use super::{
-    codes,
     lexer::Lexed,
     token::{Spanned, Token},
 };
 use crate::{
+    codes,
     diagnostic::Diagnostic,
     source::{FileId, Span},
 };
@@ -414,7 +414,7 @@ impl<'s> Layout<'s, '_> {
         if !std::mem::replace(&mut self.deep_reported, true) {
             self.report(
                 Diagnostic::error(
-                    codes::TOO_DEEP,
+                    codes::NESTED_TOO_DEEP,
                     Span { file: self.file, start, end },
                     format!("nested deeper than {MAX_NESTING} levels"),
                 )

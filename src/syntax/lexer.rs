@@ -4,8 +4,9 @@ use logos::Logos;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-use super::{codes, foreign, token::Spanned, token::Token};
+use super::{foreign, token::Spanned, token::Token};
 use crate::{
+    codes,
     diagnostic::Diagnostic,
     source::{FileId, Span},
 };

@@ -3,10 +3,9 @@
 use super::{
     ast::{ExprId, ExprKind, StrPart},
     builder::Builder,
-    codes,
     lexer::{self, crop},
 };
-use crate::diagnostic::Diagnostic;
+use crate::{codes, diagnostic::Diagnostic};
 
 impl<'s> Builder<'s> {
     pub(crate) fn number(&mut self, text: &str, start: u32, end: u32) -> ExprId {
@@ -112,7 +111,9 @@ impl<'s> Builder<'s> {
             '0' => '\0',
             '\\' | '"' | '{' | '}' => c,
             'u' => {
-                let digits = rest.get(2..).and_then(|r| r.strip_prefix('{')).and_then(|r| r.split_once('}'));
+                // Six hexadecimal digits are the most that a character has.
+                let braces: String = rest.chars().skip(2).take(8).collect();
+                let digits = braces.strip_prefix('{').and_then(|r| r.split_once('}'));
                 let value =
                     digits.and_then(|(d, _)| u32::from_str_radix(d, 16).ok()).and_then(char::from_u32);
                 if let (Some((digits, _)), Some(value)) = (digits, value) {

@@ -7,7 +7,6 @@
 pub mod ast;
 mod builder;
 mod children;
-pub mod codes;
 mod errors;
 mod foreign;
 mod layout;
@@ -27,6 +26,7 @@ use self::{
     token::Spanned,
 };
 use crate::{
+    codes,
     diagnostic::Diagnostic,
     source::{FileId, Span},
 };
@@ -58,7 +58,7 @@ pub fn parse(file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {
     let parsed = tg::FileParser::new().parse(&mut builder, feed(&laid));
     let (body, failure) = split(parsed);
     builder.ast.body = body.unwrap_or_default();
-    builder.describe(&laid, failure, &mut reported);
+    builder.describe(&laid, failure, &mut reported, "the end of the text");
     if reported.is_empty() && builder.diagnostics.is_empty() {
         builder.report_misplaced();
     }
@@ -88,21 +88,33 @@ impl<'s> Builder<'s> {
         let outer = std::mem::take(&mut self.recoveries);
         let parsed = tg::HoleParser::new().parse(self, feed(&laid));
         let (expr, failure) = split(parsed);
-        self.describe(&laid, failure, &mut reported);
+        self.describe(&laid, failure, &mut reported, "the end of the `{ }`");
         reported.into_iter().for_each(|d| self.report(d));
         self.recoveries = outer;
         expr
     }
 
     /// Turns what the grammar recovered from, and what it failed with, into diagnostics.
-    fn describe(&mut self, laid: &Laid<'s>, failure: Option<Failure<'s>>, reported: &mut Vec<Diagnostic>) {
-        let end = laid.tokens.last().map_or(0, |t| t.2);
-        let context = Context { file: self.ast.file, text: self.text, laid, end };
-        let mut found = Vec::new();
-        for error in self.recoveries.drain(..).map(|r| r.error).chain(failure) {
-            found.extend(context.describe(&error, reported));
+    fn describe(
+        &mut self,
+        laid: &Laid<'s>,
+        failure: Option<Failure<'s>>,
+        reported: &mut Vec<Diagnostic>,
+        end: &'static str,
+    ) {
+        if self.recoveries.is_empty() && failure.is_none() {
+            return;
         }
-        reported.append(&mut found);
+        let lines = self.lines.get_or_insert_with(|| {
+            let starts =
+                self.text.bytes().enumerate().filter(|&(_, b)| b == b'\n').map(|(i, _)| i as u32 + 1);
+            std::iter::once(0).chain(starts).collect()
+        });
+        let explained = reported.iter().map(|d| errors::line_of(lines, d.primary.span.start)).collect();
+        let context = Context { file: self.ast.file, text: self.text, lines, laid, end, explained };
+        for error in self.recoveries.drain(..).map(|r| r.error).chain(failure) {
+            reported.extend(context.describe(&error));
+        }
     }
 }
 

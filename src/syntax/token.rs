@@ -165,7 +165,7 @@ pub(crate) enum Token<'s> {
     BadNumber(&'s str),
     #[regex(r#""([^"\\\r\n]|\\[^\r\n])*\\?"#)]
     OpenStr(&'s str),
-    #[regex(r#"'([^'\\\r\n]|\\[^\r\n])*'"#)]
+    #[regex(r"'[^'\r\n]*'")]
     QuotedStr(&'s str),
     #[token("&&")]
     AmpAmp,

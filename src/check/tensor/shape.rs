@@ -129,7 +129,7 @@ fn reshape(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
             usize::try_from(size).map_err(|_| error("it is too large"))?
         } else if known == 0 {
             return Err(error("the size for -1 could be any, since another is 0"));
-        } else if elements % known != 0 {
+        } else if !elements.is_multiple_of(known) {
             return Err(error(&format!("{elements} elements do not divide by {known}")));
         } else {
             usize::try_from(elements / known).map_err(|_| error("it is too large"))?
@@ -299,7 +299,8 @@ fn split(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
     let sizes = match args.ints(1)?.unwrap_or_default() {
         &[parts] => {
             let parts = size("split", "the number of parts", parts)?;
-            if parts == 0 || total % parts != 0 {
+            // More parts than elements are never meant, and could be any number on an empty axis.
+            if parts == 0 || parts > total.max(1) || !total.is_multiple_of(parts) {
                 return Err(OpError::new(format!(
                     "`split`: axis {along} of {ty} does not divide into {parts} equal parts"
                 ))

@@ -3,6 +3,8 @@
 mod json;
 mod live;
 mod terminal;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -13,6 +15,7 @@ pub use terminal::render;
 
 use crate::{
     ir::{Graph, Node, NodeId, Origins, Role, SlotId, Type, ValueId},
+    ops::Op,
     plan::{BufferKind, Home, Plan},
     schedule::{BufferId, OpId},
     source::{FileId, Position, SourceMap, Span},
@@ -101,7 +104,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         order: plan.schedule.found_by,
         peak_at: PeakAt {
             place: peak_node.and_then(|n| view.place(n)),
-            op: peak_node.map_or(String::new(), |n| n.op().name().to_owned()),
+            op: peak_node.map_or(String::new(), |n| op_name(n).to_owned()),
             instruction: live.instruction(position),
             position,
         },
@@ -133,7 +136,7 @@ fn live_at_peak(
         && workspace > 0
     {
         let node = view.op_node(op);
-        let name = node.map_or("op", |n| n.op().name());
+        let name = node.map_or("op", |n| op_name(n));
         all.push(LiveBuffer {
             name: format!("workspace of {name}"),
             bytes: workspace,
@@ -159,6 +162,14 @@ fn by_kind(peak: u64, live: &[LiveBuffer]) -> Vec<(&'static str, u64)> {
     let sum: u64 = kinds.iter().map(|(_, bytes)| bytes).sum();
     kinds.push(("fragmentation", peak.saturating_sub(sum)));
     kinds
+}
+
+/// An op of another system has a name of its own.
+fn op_name<'a>(node: Node<'a>) -> &'a str {
+    match node.op() {
+        Op::Opaque(op) => &op.name,
+        op => op.name(),
+    }
 }
 
 /// A plan with the texts it comes from.
@@ -228,7 +239,7 @@ impl<'a> View<'a> {
             ("output".to_owned(), info.and_then(|b| self.output_place(b.value)))
         } else {
             match reader.and_then(|op| self.op_node(op)) {
-                Some(node) => (node.op().name().to_owned(), self.place(node)),
+                Some(node) => (op_name(node).to_owned(), self.place(node)),
                 None => ("nothing".to_owned(), None),
             }
         };
@@ -274,6 +285,6 @@ impl<'a> View<'a> {
         {
             return format!("gradient of {name}");
         }
-        producer.map_or_else(|| format!("b{}", id.0), |node| node.op().name().to_owned())
+        producer.map_or_else(|| format!("b{}", id.0), |node| op_name(node).to_owned())
     }
 }

@@ -1,5 +1,6 @@
 //! A plan for the terminal: figures, the memory curve, and the table of what is alive at the peak.
 
+use rustc_hash::FxHashMap;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{LiveBuffer, Place, PlanReport};
@@ -12,7 +13,9 @@ use crate::{
 const WIDTH: usize = 80;
 /// Height of the memory curve in rows.
 const HEIGHT: usize = 8;
-/// Rows of the table for each kind; what is smaller is summed up.
+/// Columns that one op takes at most.
+const WIDEST: usize = 6;
+/// Rows of the table for each kind, of buffers that are alike; what is smaller is summed up.
 const ROWS_PER_KIND: usize = 8;
 const NAME_LIMIT: usize = 40;
 
@@ -41,7 +44,7 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         gap(plan.peak_bytes, plan.lower_bound_bytes),
     ));
     out.push_str(&format!(
-        "  persistent {}, arena {} (live {}), {} nodes, {} ops, order `{}`\n",
+        "  persistent {}, arena {} (live {})\n  {} nodes, {} ops, order `{}`\n",
         Bytes(plan.persistent_bytes),
         Bytes(plan.arena_bytes),
         Bytes(plan.live_peak_bytes),
@@ -50,15 +53,13 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         plan.order,
     ));
     if !plan.curve.is_empty() {
+        let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
         out.push_str(&format!(
             "  the peak is reached at op {} of {}: {}{}\n",
             plan.peak_at.position + 1,
             plan.curve.len(),
             plan.peak_at.op,
-            match plan.peak_at.place {
-                Some(place) => format!(", {}", place_text(place, main, sources)),
-                None => String::new(),
-            },
+            place.unwrap_or_default(),
         ));
     }
 }
@@ -86,7 +87,7 @@ fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String
 fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     let top = plan.curve.iter().copied().max().unwrap_or(0).max(1);
     let label = mib(top).len();
-    let columns = WIDTH - label - 3;
+    let columns = WIDTH - label - 4;
     let values = columns_of(&plan.curve, columns);
     let blocks: &[char] = if style.unicode {
         &[' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
@@ -118,10 +119,14 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
         out.push_str(line.trim_end());
         out.push('\n');
     }
-    let (arrow, text) = (if style.unicode { "▲" } else { "^" }, format!("peak {}", Bytes(plan.peak_bytes)));
+    let arrow = if style.unicode { "▲" } else { "^" };
+    let text = match plan.peak_bytes.saturating_sub(top) {
+        0 => format!("peak {}", Bytes(plan.peak_bytes)),
+        gaps => format!("{} alive, {} fragmented", Bytes(top), Bytes(gaps)),
+    };
     let indent = label + 4;
     // The text stands on the side where there is room.
-    let marker = if peak_column + text.len() + 2 < values.len().max(columns / 2) {
+    let marker = if peak_column + text.len() + 2 <= columns {
         format!("{:1$}{arrow} {text}", "", indent + peak_column)
     } else {
         format!("{:1$}{text} {arrow}", "", (indent + peak_column).saturating_sub(text.len() + 1))
@@ -131,10 +136,11 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     out.push_str(&format!("  {:label$}  MiB over {} ops, in the order they run\n", "", plan.curve.len()));
 }
 
-/// At most `columns` values, each the largest of its share.
+/// At most `columns` values, each the largest of its share. A short curve is drawn wider.
 fn columns_of(curve: &[u64], columns: usize) -> Vec<u64> {
     if curve.len() <= columns {
-        return curve.to_vec();
+        let repeat = (columns / curve.len().max(1)).clamp(1, WIDEST);
+        return curve.iter().flat_map(|&bytes| std::iter::repeat_n(bytes, repeat)).collect();
     }
     let mut values = vec![0; columns];
     for (position, &bytes) in curve.iter().enumerate() {
@@ -145,6 +151,7 @@ fn columns_of(curve: &[u64], columns: usize) -> Vec<u64> {
     values
 }
 
+/// The column of a position; the first one where it has several.
 fn column_of(position: usize, positions: usize, columns: usize) -> usize {
     let column = position as u128 * columns as u128 / positions.max(1) as u128;
     (column as usize).min(columns.saturating_sub(1))
@@ -199,22 +206,71 @@ struct Row {
     kept_by: String,
 }
 
+/// Buffers that differ only in the number of their block, as one row.
+struct Alike<'a> {
+    first: &'a LiveBuffer,
+    general_name: String,
+    count: usize,
+    bytes: u64,
+}
+
+impl<'a> Alike<'a> {
+    fn group(buffers: impl Iterator<Item = &'a LiveBuffer>) -> Vec<Alike<'a>> {
+        let mut groups: Vec<Alike<'a>> = Vec::new();
+        let mut index = FxHashMap::default();
+        for buffer in buffers {
+            let general_name = generalize(&buffer.name);
+            let key = (
+                general_name.clone(),
+                buffer.ty.clone(),
+                buffer.place.map(|p| (p.file, p.at.line)),
+                generalize(&buffer.kept_by),
+                buffer.kept_by_place.map(|p| (p.file, p.at.line)),
+            );
+            let at = *index.entry(key).or_insert(groups.len());
+            match groups.get_mut(at) {
+                Some(group) => {
+                    group.count += 1;
+                    group.bytes = group.bytes.saturating_add(buffer.bytes);
+                }
+                None => groups.push(Alike { first: buffer, general_name, count: 1, bytes: buffer.bytes }),
+            }
+        }
+        groups.sort_by_key(|g| std::cmp::Reverse(g.bytes));
+        groups
+    }
+
+    fn name(&self) -> String {
+        match self.count {
+            1 => visible::line(&self.first.name, NAME_LIMIT).into_owned(),
+            n => format!("{n} x {}", visible::line(&self.general_name, NAME_LIMIT)),
+        }
+    }
+}
+
+/// `blocks.12.w` as `blocks.*.w`.
+fn generalize(name: &str) -> String {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let parts: Vec<&str> = name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
+    parts.join(".")
+}
+
 fn rows_of<'a>(
     buffers: impl Iterator<Item = &'a LiveBuffer>,
     main: Option<FileId>,
     sources: &SourceMap,
 ) -> Vec<Row> {
-    let buffers: Vec<&LiveBuffer> = buffers.collect();
+    let groups = Alike::group(buffers);
     let place = |place: Option<Place>| place.map_or(String::new(), |p| place_text(p, main, sources));
-    let mut rows: Vec<Row> = buffers
+    let mut rows: Vec<Row> = groups
         .iter()
         .take(ROWS_PER_KIND)
-        .map(|b| Row {
-            name: visible::line(&b.name, NAME_LIMIT).into_owned(),
-            ty: b.ty.as_ref().map_or(String::new(), |t| t.to_string()),
-            mib: mib(b.bytes),
-            line: place(b.place),
-            kept_by: match (b.kept_by.as_str(), b.kept_by_place) {
+        .map(|group| Row {
+            name: group.name(),
+            ty: group.first.ty.as_ref().map_or(String::new(), |t| t.to_string()),
+            mib: mib(group.bytes),
+            line: place(group.first.place),
+            kept_by: match (group.first.kept_by.as_str(), group.first.kept_by_place) {
                 ("state", _) => String::new(),
                 ("output", None) => "kept as an output".to_owned(),
                 ("output", Some(at)) => format!("kept as an output, {}", place_text(at, main, sources)),
@@ -224,12 +280,12 @@ fn rows_of<'a>(
             },
         })
         .collect();
-    let rest = buffers.get(ROWS_PER_KIND..).unwrap_or_default();
+    let rest = groups.get(ROWS_PER_KIND..).unwrap_or_default();
     if !rest.is_empty() {
         rows.push(Row {
-            name: format!("and {} more", rest.len()),
+            name: format!("and {} more", rest.iter().map(|g| g.count).sum::<usize>()),
             ty: String::new(),
-            mib: mib(rest.iter().map(|b| b.bytes).sum()),
+            mib: mib(rest.iter().map(|g| g.bytes).sum()),
             line: String::new(),
             kept_by: String::new(),
         });

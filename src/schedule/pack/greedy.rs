@@ -7,9 +7,9 @@ use std::{
 
 use super::{Item, Placement, Problem};
 
-/// Above this many block pairs looked at, an order that searches gaps is given up: on large
-/// problems the near-linear placements decide.
-const GAP_WORK: u64 = 20_000_000;
+/// After this many neighbours looked at, no more gaps are searched: on large problems the
+/// near-linear placements decide.
+const GAP_WORK: u64 = 4_000_000;
 
 /// Tries the placements, cheap ones first, until one reaches `goal`; the lowest arena otherwise.
 pub(super) fn portfolio(problem: &Problem, goal: u64) -> Placement {
@@ -68,6 +68,61 @@ fn orders(blocks: &[Item]) -> Vec<Vec<usize>> {
         sorted(&|i| (u128::MAX - blocks[i].first as u128, size(i))),
         sorted(&|i| (blocks[i].last as u128, size(i))),
     ]
+}
+
+/// Orders that break ties in searches: long, large and crowded blocks first.
+pub(super) fn search_orders(problem: &Problem) -> Vec<Vec<usize>> {
+    let blocks = &problem.blocks;
+    let mut change = vec![0i128; problem.times + 1];
+    for block in blocks {
+        change[block.first] += i128::from(block.bytes);
+        change[block.last + 1] -= i128::from(block.bytes);
+    }
+    let mut now = 0;
+    let crowd: Vec<i128> = change[..problem.times]
+        .iter()
+        .map(|delta| {
+            now += delta;
+            now
+        })
+        .collect();
+    let total = |i: usize| crowd[blocks[i].first..=blocks[i].last].iter().copied().max().unwrap_or(0);
+    let life = |i: usize| (blocks[i].last - blocks[i].first + 1) as i128;
+    let area = |i: usize| life(i) * i128::from(blocks[i].bytes);
+    let sorted = |key: &dyn Fn(usize) -> [i128; 3]| {
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        order.sort_by_cached_key(|&i| (Reverse(key(i)), i));
+        order
+    };
+    vec![
+        sorted(&|i| [area(i), life(i), total(i)]),
+        sorted(&|i| [total(i), life(i), area(i)]),
+        sorted(&|i| [life(i), area(i), total(i)]),
+        sorted(&|i| [total(i), area(i), life(i)]),
+    ]
+}
+
+/// An order by a random mixture of the same traits.
+pub(super) fn mixed_order(problem: &Problem, seed: u64) -> Vec<usize> {
+    let blocks = &problem.blocks;
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut random = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let weights = [random(), random(), random() * 0.4];
+    let mut keyed: Vec<(f64, usize)> = (0..blocks.len())
+        .map(|i| {
+            let life = ((blocks[i].last - blocks[i].first + 1) as f64).ln();
+            let size = (blocks[i].bytes as f64).ln();
+            (weights[0] * life + weights[1] * size + weights[2] * random(), i)
+        })
+        .collect();
+    keyed.sort_by(|a, b| b.0.total_cmp(&a.0));
+    keyed.into_iter().map(|(_, i)| i).collect()
 }
 
 /// Blocks in the order of their start into the free ranges of that moment, as an allocator that
@@ -258,10 +313,10 @@ fn gaps(problem: &Problem, order: &[usize], fit: Fit, work: &mut u64) -> Option<
     for &i in order {
         let block = problem.blocks[i];
         near.clear();
-        placed.visit(block.first, block.last, |other| {
+        let looked_at = placed.visit(block.first, block.last, |other| {
             near.push((offsets[other], offsets[other].saturating_add(problem.blocks[other].bytes)));
         });
-        *work = work.checked_sub(near.len() as u64 + 1)?;
+        *work = work.checked_sub(looked_at + 1)?;
         near.sort_unstable();
         let offset = find_gap(&near, block.bytes, fit);
         offsets[i] = offset;
@@ -338,12 +393,15 @@ impl Overlaps {
         }
     }
 
-    /// Calls `each` once for every inserted block that overlaps the range.
-    fn visit(&mut self, first: usize, last: usize, mut each: impl FnMut(usize)) {
+    /// Calls `each` once for every inserted block that overlaps the range. Returns the entries it
+    /// looked at.
+    fn visit(&mut self, first: usize, last: usize, mut each: impl FnMut(usize)) -> u64 {
         self.clock += 1;
+        let mut looked_at = 0;
         let clock = self.clock;
         let stamp = &mut self.stamp;
         let mut list = |blocks: &[u32]| {
+            looked_at += blocks.len() as u64;
             for &b in blocks {
                 if stamp[b as usize] != clock {
                     stamp[b as usize] = clock;
@@ -374,5 +432,6 @@ impl Overlaps {
             }
             above = (above.0 / 2, above.1 / 2);
         }
+        looked_at
     }
 }

@@ -2,8 +2,11 @@
 //! not overlap and the arena is low. It knows nothing of graphs.
 
 mod greedy;
+mod search;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use search::{By, Outcome, Search};
 
 /// A block of memory and the time it is needed: from `lower` up to, not including, `upper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +22,14 @@ pub struct PackOptions {
     pub goal: u64,
     /// Upper limit on the time for the search that follows the greedy placements.
     pub time_limit: Duration,
+    /// Upper limit on its work, in blocks times the times at which they are alive. It is the same on
+    /// every machine.
+    pub work_limit: u64,
 }
 
 impl Default for PackOptions {
     fn default() -> Self {
-        PackOptions { goal: 0, time_limit: Duration::from_secs(1) }
+        PackOptions { goal: 0, time_limit: Duration::from_secs(10), work_limit: u64::MAX }
     }
 }
 
@@ -41,12 +47,150 @@ pub struct Packing {
 pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
     let problem = Problem::new(blocks);
     let goal = options.goal.max(problem.load);
-    let best = greedy::portfolio(&problem, goal);
+    let mut best = greedy::portfolio(&problem, goal);
+    if best.height > goal {
+        sections(&problem, goal, options, &mut best);
+    }
     let mut offsets = vec![0; blocks.len()];
     for (block, &offset) in problem.blocks.iter().zip(&best.offsets) {
         offsets[block.id] = offset;
     }
     Packing { offsets, height: best.height, load: problem.load }
+}
+
+/// Searches where the greedy placement is too high, separately for parts that share no time.
+fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Placement) {
+    let mut limits = Limits { end: Instant::now().checked_add(options.time_limit), work: options.work_limit };
+    let mut order: Vec<usize> = (0..problem.blocks.len()).collect();
+    order.sort_by_key(|&i| problem.blocks[i].first);
+    let mut at = 0;
+    let mut height = 0;
+    while at < order.len() {
+        let from = at;
+        let mut last = 0;
+        while at < order.len() && (at == from || problem.blocks[order[at]].first <= last) {
+            last = last.max(problem.blocks[order[at]].last);
+            at += 1;
+        }
+        let members = &order[from..at];
+        let top = |best: &Placement, i: usize| best.offsets[i].saturating_add(problem.blocks[i].bytes);
+        let mut section_height = members.iter().map(|&i| top(best, i)).max().unwrap_or(0);
+        if section_height > goal {
+            let first = problem.blocks[order[from]].first;
+            let items: Vec<Item> = members
+                .iter()
+                .enumerate()
+                .map(|(id, &i)| {
+                    let item = problem.blocks[i];
+                    Item { id, first: item.first - first, last: item.last - first, ..item }
+                })
+                .collect();
+            let section = Problem { blocks: items, times: last - first + 1, load: problem.load };
+            let found = lower(&section, goal, greedy::portfolio(&section, goal), &mut limits);
+            if found.height < section_height {
+                section_height = found.height;
+                for (&i, &offset) in members.iter().zip(&found.offsets) {
+                    best.offsets[i] = offset;
+                }
+            }
+        }
+        height = height.max(section_height);
+    }
+    best.height = height;
+}
+
+/// What is left for searches.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    end: Option<Instant>,
+    work: u64,
+}
+
+impl Limits {
+    fn is_over(&self) -> bool {
+        self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+}
+
+/// Lowers a packing of a section to `goal`, or else as far as bisection gets.
+fn lower(section: &Problem, goal: u64, mut best: Placement, limits: &mut Limits) -> Placement {
+    let mut target = goal;
+    let mut failed = goal;
+    for step in 0..=BISECTIONS {
+        if best.height <= goal || limits.is_over() {
+            break;
+        }
+        // Half of what is left each time: most of it goes to the goal itself.
+        let mut share = Limits { work: limits.work / 2, ..*limits };
+        if step > 0 {
+            share.work = share.work.min(BISECTION_WORK);
+        }
+        let given = share.work;
+        let found = solve(section, target, &mut share);
+        limits.work -= given - share.work;
+        match found {
+            Some(found) => best = found,
+            None => failed = target,
+        }
+        target = failed + best.height.saturating_sub(failed) / 2;
+        if target <= failed {
+            break;
+        }
+    }
+    best
+}
+
+/// A packing of a section that is at most `height` high, by short searches in many orders, then
+/// longer ones.
+fn solve(section: &Problem, height: u64, limits: &mut Limits) -> Option<Placement> {
+    let exact = section.blocks.iter().fold(0, |unit, item| common(unit, item.bytes)).max(1);
+    // Sizes whose sums are too large for the search are rounded up to a coarser unit.
+    let unit = exact.max(height >> 24);
+    let mut search = Search::new(&section.blocks, section.times, unit, height)?;
+    let orders = greedy::search_orders(section);
+    let mut work = FIRST_WORK;
+    let mut seed = 0;
+    loop {
+        let mixed: Vec<Vec<usize>> = (0..MIXED).map(|i| greedy::mixed_order(section, seed + i)).collect();
+        seed += MIXED;
+        for order in orders.iter().chain(&mixed) {
+            for by in [By::Offset, By::Rank] {
+                let given = work.min(limits.work);
+                let outcome = search.run(order, by, given);
+                limits.work -= given - search.work_left();
+                match outcome {
+                    Outcome::Placed => {
+                        let offsets: Vec<u64> =
+                            (0..section.blocks.len()).map(|i| search.offset(i) * unit).collect();
+                        let tops = section.blocks.iter().zip(&offsets).map(|(item, &at)| at + item.bytes);
+                        let height = tops.max().unwrap_or(0);
+                        return Some(Placement { offsets, height });
+                    }
+                    Outcome::Impossible => return None,
+                    Outcome::GaveUp => {}
+                }
+                if limits.is_over() {
+                    return None;
+                }
+            }
+        }
+        work += work / 4;
+    }
+}
+
+/// How many heights between the goal and the best packing are tried, and the work for each.
+const BISECTIONS: usize = 5;
+const BISECTION_WORK: u64 = 200_000_000;
+
+/// Work of the first searches.
+const FIRST_WORK: u64 = 8_000_000;
+
+/// Random orders for each of the increasing limits.
+const MIXED: u64 = 12;
+
+/// Greatest common divisor.
+fn common(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { common(b, a % b) }
 }
 
 /// A block whose times are ranks among the times at which something starts.

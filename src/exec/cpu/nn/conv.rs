@@ -4,15 +4,16 @@
 //! stride 1 and the type needs no conversion, products read the image itself and nothing is copied;
 //! otherwise the tile's columns are laid out in the lane's scratch memory first.
 
-use rayon::prelude::*;
-
 use super::{
     conv_tiles::Conv,
     product::{Matrix, product},
     real::{Accumulator, Real, for_float},
     rows::{Shared, for_rows, for_units, part},
 };
-use crate::{exec::cpu::Call, ops::OpError};
+use crate::{
+    exec::cpu::{Call, parallel},
+    ops::OpError,
+};
 
 /// Splits the workspace after the first `len` elements.
 fn split_workspace<A>(workspace: &mut [A], len: usize) -> Result<(&mut [A], &mut [A]), OpError> {
@@ -27,10 +28,10 @@ fn convert<T: Real>(weights: &[T], converted: &mut [T::Acc]) -> Shared<T::Acc> {
         return Shared::new(weights.as_ptr().cast::<T::Acc>().cast_mut());
     }
     let task = 16 * 1024;
-    weights
-        .par_chunks(task)
-        .zip(converted.par_chunks_mut(task))
-        .for_each(|(from, to)| T::widen_slice(from, to));
+    let count = weights.len().min(converted.len());
+    parallel::for_chunks(&mut converted[..count], task, &|k, to| {
+        T::widen_slice(&weights[k * task..k * task + to.len()], to);
+    });
     Shared::of(converted)
 }
 

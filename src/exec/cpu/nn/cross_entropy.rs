@@ -1,7 +1,5 @@
 //! Cross-entropy of logits against class numbers, and its gradient.
 
-use std::ops::Range;
-
 use super::{
     real::{Accumulator, Index, Real, for_float, for_float_and_index, vectorised},
     rows::{BLOCK, Rows, blocks, for_rows},
@@ -44,15 +42,16 @@ fn forward<T: Real, I: Index>(call: &Call<'_>) -> Result<(), OpError> {
     let lse = Rows::<T::Acc>::new(&call.result_operand(1)?)?;
     check_labels("cross_entropy", labels, logits.columns)?;
     for_rows(logits.rows, logits.columns, |rows| {
-        log_sum_exp_rows::<T>(logits, lse, rows.clone());
         for index in rows {
-            // SAFETY: this task alone uses these rows; labels were checked.
+            // SAFETY: this task alone uses these rows of the results; labels were checked.
             unsafe {
                 let Some(label) = labels.row(0).get(index).below(logits.columns) else { continue };
-                let lse = lse.row(0).get(index);
+                let (shift, log) = row_log_sum_exp(logits, index);
+                lse.row(0).set(index, shift + log);
                 let picked = logits.row(index).get(label).widen();
                 // An all-masked row has probability 0 everywhere.
-                let value = if lse == T::Acc::NEG_INFINITY { T::Acc::INFINITY } else { lse - picked };
+                let masked = log == T::Acc::NEG_INFINITY;
+                let value = if masked { T::Acc::INFINITY } else { shift - picked + log };
                 loss.set(index, T::narrow(value));
             }
         }
@@ -61,11 +60,9 @@ fn forward<T: Real, I: Index>(call: &Call<'_>) -> Result<(), OpError> {
 }
 
 vectorised! {
-    fn log_sum_exp_rows<T: Real>(x: Rows<'_, T>, lse: Rows<'_, T::Acc>, rows: Range<usize>) {
-        for index in rows {
-            // SAFETY: this task alone uses element `index` of the result.
-            unsafe { lse.row(0).set(index, log_sum_exp(x.row(index), x.columns)) };
-        }
+    fn row_log_sum_exp<T: Real>(x: Rows<'_, T>, index: usize) -> (T::Acc, T::Acc) {
+        // SAFETY: nobody writes the operand.
+        unsafe { log_sum_exp(x.row(index), x.columns) }
     }
 }
 

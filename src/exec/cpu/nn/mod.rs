@@ -10,7 +10,6 @@ pub mod batch_norm;
 pub mod conv;
 pub mod conv_tiles;
 pub mod cross_entropy;
-mod exp;
 pub mod gather;
 mod im2col;
 pub mod norm;
@@ -19,3 +18,6 @@ mod product;
 mod real;
 mod rows;
 pub mod softmax;
+
+#[cfg(test)]
+mod tests;

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::{
     real::{Accumulator, Real, for_float, vectorised},
     rows::{BLOCK, Rows, blocks, dot, for_rows, part, sum},
 };
-use crate::{exec::cpu::Call, ops::OpError};
+use crate::{
+    exec::cpu::{Call, parallel},
+    ops::OpError,
+};
 
 /// Operands and results of a forward norm. RMS norm has neither shift nor mean.
 #[derive(Clone, Copy)]
@@ -187,14 +188,14 @@ fn backward<T: Real>(
         return Err(OpError::new("internal: a kernel got less workspace than it asked for"));
     };
     partial.fill(T::Acc::ZERO);
-    let task = |(index, partial): (usize, &mut [T::Acc])| {
+    let task = |index: usize, partial: &mut [T::Acc]| {
         let (dw, db) = partial.split_at_mut(columns);
         backward_rows(norm, dw, db, part(rows, parts, index));
     };
     if rows.saturating_mul(columns) < 16 * 1024 {
-        partial.chunks_exact_mut(width).enumerate().for_each(task);
+        partial.chunks_exact_mut(width).enumerate().for_each(|(index, partial)| task(index, partial));
     } else {
-        partial.par_chunks_exact_mut(width).enumerate().for_each(task);
+        parallel::for_chunks(partial, width, &task);
     }
     for (k, result) in sums.iter_mut().enumerate() {
         for (column, result) in result.iter_mut().enumerate() {

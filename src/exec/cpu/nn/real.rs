@@ -2,10 +2,15 @@
 
 use std::ops::{Add, AddAssign, Div, DivAssign, Mul, MulAssign, Neg, Sub, SubAssign};
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
 
-use super::exp::exp_f32;
-use crate::exec::Element;
+use crate::exec::{
+    Element,
+    cpu::{
+        convert::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16},
+        math,
+    },
+};
 
 /// A type in which kernels compute: `f32` or `f64`.
 pub trait Accumulator:
@@ -30,7 +35,6 @@ pub trait Accumulator:
     fn to_f64(self) -> f64;
     fn exp(self) -> Self;
     fn ln(self) -> Self;
-    fn sqrt(self) -> Self;
 }
 
 /// A floating-point element type.
@@ -48,7 +52,7 @@ pub trait Real: Element {
 }
 
 macro_rules! accumulator {
-    ($ty:ty, $exp:expr) => {
+    ($ty:ty) => {
         impl Accumulator for $ty {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -65,15 +69,11 @@ macro_rules! accumulator {
             }
             #[inline(always)]
             fn exp(self) -> Self {
-                $exp(self)
+                math::Real::exp(self)
             }
             #[inline(always)]
             fn ln(self) -> Self {
                 <$ty>::ln(self)
-            }
-            #[inline(always)]
-            fn sqrt(self) -> Self {
-                <$ty>::sqrt(self)
             }
         }
 
@@ -100,36 +100,40 @@ macro_rules! accumulator {
         }
     };
 }
-accumulator!(f32, exp_f32);
-accumulator!(f64, f64::exp);
+accumulator!(f32);
+accumulator!(f64);
 
 macro_rules! half_type {
-    ($ty:ty) => {
+    ($ty:ty, $widen:path, $narrow:path) => {
         impl Real for $ty {
             type Acc = f32;
             const EXACT: bool = false;
 
             #[inline(always)]
             fn widen(self) -> f32 {
-                self.to_f32()
+                $widen(self.to_bits())
             }
             #[inline(always)]
             fn narrow(value: f32) -> Self {
-                <$ty>::from_f32(value)
+                <$ty>::from_bits($narrow(value))
             }
             #[inline(always)]
             fn widen_slice(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+                for (from, to) in from.iter().zip(to) {
+                    *to = from.widen();
+                }
             }
             #[inline(always)]
             fn narrow_slice(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
+                for (&from, to) in from.iter().zip(to) {
+                    *to = Self::narrow(from);
+                }
             }
         }
     };
 }
-half_type!(f16);
-half_type!(bf16);
+half_type!(f16, f16_to_f32, f32_to_f16);
+half_type!(bf16, bf16_to_f32, f32_to_bf16);
 
 /// A type of labels and row numbers.
 pub trait Index: Element {
@@ -183,7 +187,7 @@ macro_rules! for_float_and_index {
 pub(crate) use for_float_and_index;
 
 /// Defines a function whose loops are compiled twice: for any processor, and for those with wide
-/// vectors. Both round alike (no products are contracted), so the bits do not depend on it.
+/// vectors. Both round alike: nothing is contracted, and `mul_add` is exact in both.
 macro_rules! vectorised {
     ($(#[$meta:meta])* $vis:vis fn $name:ident<$t:ident: $bound:path>(
         $($arg:ident: $ty:ty),* $(,)?
@@ -195,12 +199,14 @@ macro_rules! vectorised {
             fn generic<$t: $bound>($($arg: $ty),*) $(-> $ret)? $body
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 fn wide<$t: $bound>($($arg: $ty),*) $(-> $ret)? {
                     generic::<$t>($($arg),*)
                 }
-                if std::arch::is_x86_feature_detected!("avx2") {
-                    // SAFETY: the processor has the feature.
+                if std::arch::is_x86_feature_detected!("avx2")
+                    && std::arch::is_x86_feature_detected!("fma")
+                {
+                    // SAFETY: the processor has the features.
                     return unsafe { wide::<$t>($($arg),*) };
                 }
             }

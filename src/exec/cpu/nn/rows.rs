@@ -2,13 +2,12 @@
 
 use std::{marker::PhantomData, ops::Range};
 
-use rayon::prelude::*;
-
 use super::{
     product::Matrix,
     real::{Accumulator, Real},
 };
 use crate::{
+    exec::cpu::parallel,
     exec::{Element, cpu::Operand},
     ops::OpError,
 };
@@ -255,7 +254,7 @@ pub fn for_rows(rows: usize, columns: usize, run: impl Fn(Range<usize>) + Sync) 
         run(0..rows);
         return;
     }
-    (0..tasks).into_par_iter().for_each(|task| run(part(rows, tasks, task)));
+    parallel::for_each(tasks, &|task| run(part(rows, tasks, task)));
 }
 
 /// The `index`-th of `parts` nearly equal parts of `0..total`.
@@ -286,14 +285,14 @@ pub fn for_units<A: Accumulator>(
         return Ok(());
     }
     if lane_len == 0 {
-        (0..units).into_par_iter().for_each(|unit| run(unit, &mut []));
+        parallel::for_each(units, &|unit| run(unit, &mut []));
         return Ok(());
     }
     let lanes = lanes(units);
     if scratch.len() / lane_len < lanes {
         return Err(OpError::new("internal: a kernel got less workspace than it asked for"));
     }
-    scratch.par_chunks_exact_mut(lane_len).take(lanes).enumerate().for_each(|(lane, scratch)| {
+    parallel::for_chunks(&mut scratch[..lanes * lane_len], lane_len, &|lane, scratch| {
         for unit in (lane..units).step_by(lanes) {
             run(unit, scratch);
         }

@@ -63,12 +63,14 @@ unsafe fn shift<T: Real>(x: Row<T>, columns: usize) -> T::Acc {
     if top == T::Acc::NEG_INFINITY { T::Acc::ZERO } else { top }
 }
 
-/// log Σ exp of a row: −∞ where all elements are. Blocks are summed in f64.
+/// log Σ exp of a row in two parts, whose sum it is: the largest element, and the logarithm of the
+/// sum against it. Apart, they do not round small differences away between large elements. The second
+/// is −∞ where all elements are. Blocks are summed in f64.
 ///
 /// # Safety
 /// As [`Row::load`].
 #[inline(always)]
-pub unsafe fn log_sum_exp<T: Real>(x: Row<T>, columns: usize) -> T::Acc {
+pub unsafe fn log_sum_exp<T: Real>(x: Row<T>, columns: usize) -> (T::Acc, T::Acc) {
     // SAFETY: the caller's promise, here and below.
     let shift = unsafe { shift(x, columns) };
     let mut buffer = [T::Acc::ZERO; BLOCK];
@@ -82,7 +84,7 @@ pub unsafe fn log_sum_exp<T: Real>(x: Row<T>, columns: usize) -> T::Acc {
         }
         total += sum(block).to_f64();
     }
-    shift + T::Acc::from_f64(total.ln())
+    (shift, T::Acc::from_f64(total.ln()))
 }
 
 vectorised! {
@@ -136,14 +138,14 @@ vectorised! {
             // SAFETY: blocks are inside the rows, this task alone uses rows `rows`, and each block
             // is loaded before it is stored.
             unsafe {
-                let lse = log_sum_exp(x, columns);
-                let masked = lse == T::Acc::NEG_INFINITY;
+                let (shift, log) = log_sum_exp(x, columns);
+                let masked = log == T::Acc::NEG_INFINITY;
                 for (start, len) in blocks(columns) {
                     let block = &mut buffer[..len];
                     x.load(start, block);
                     if !masked {
                         for value in block.iter_mut() {
-                            *value = *value - lse;
+                            *value = *value - shift - log;
                         }
                     }
                     y.store(start, block);

@@ -1,0 +1,149 @@
+//! Arguments of calls, and how they meet parameters.
+
+use super::{
+    Evaluator,
+    errors::{Eval, Halt, closest},
+    value::{Cx, Value},
+};
+use crate::{
+    codes,
+    diagnostic::Diagnostic,
+    source::Span,
+    syntax::ast::{Arg, Ident},
+};
+
+/// Evaluated arguments.
+#[derive(Debug, Clone, Default)]
+pub struct Args {
+    pub positional: Vec<(Value, Span)>,
+    pub named: Vec<(Ident, Value, Span)>,
+}
+
+impl Args {
+    pub fn one(value: Value, span: Span) -> Args {
+        Args { positional: vec![(value, span)], named: Vec::new() }
+    }
+}
+
+/// A parameter as binding sees it.
+pub struct ParamName<'a> {
+    pub name: &'a str,
+    pub required: bool,
+    /// Where it is declared, for functions of the user.
+    pub span: Option<Span>,
+}
+
+impl Evaluator {
+    pub(super) fn args(&mut self, cx: &Cx, args: &[Arg]) -> Eval<Args> {
+        let mut evaluated = Args::default();
+        // One argument that fails does not hide what is wrong with the others.
+        let mut failed = None;
+        for arg in args {
+            let span = cx.ast.expr(arg.value).span;
+            match self.expr(cx, arg.value) {
+                Ok(value) => match &arg.name {
+                    Some(name) => evaluated.named.push((name.clone(), value, span)),
+                    None if !evaluated.named.is_empty() => {
+                        failed = Some(self.error(
+                            codes::ARGUMENTS,
+                            span,
+                            "an argument without a name after named ones",
+                        ));
+                    }
+                    None => evaluated.positional.push((value, span)),
+                },
+                Err(Halt::Reported) => failed = Some(Halt::Reported),
+                Err(halt) => return Err(halt),
+            }
+        }
+        match failed {
+            Some(halt) => Err(halt),
+            None => Ok(evaluated),
+        }
+    }
+
+    /// Sorts arguments by parameter; `None` where one is left out and need not be given.
+    pub(super) fn bind_args(
+        &mut self,
+        title: &str,
+        params: &[ParamName<'_>],
+        args: Args,
+        span: Span,
+    ) -> Eval<Vec<Option<(Value, Span)>>> {
+        let mut bound: Vec<Option<(Value, Span)>> = params.iter().map(|_| None).collect();
+        if args.positional.len() > params.len() {
+            let (takes, got) = (params.len(), args.positional.len());
+            let s = if takes == 1 { "" } else { "s" };
+            let extra = args.positional.get(takes).map_or(span, |(_, s)| *s);
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::ARGUMENTS,
+                    extra,
+                    format!("`{title}` takes {takes} argument{s}, got {got}"),
+                )
+                .note(signature(title, params)),
+            ));
+        }
+        for (slot, arg) in bound.iter_mut().zip(args.positional) {
+            *slot = Some(arg);
+        }
+        for (name, value, at) in args.named {
+            let position = params.iter().position(|p| p.name == &*name.name);
+            match position.and_then(|p| bound.get_mut(p)) {
+                Some(slot @ None) => *slot = Some((value, at)),
+                Some(Some(_)) => {
+                    return Err(self.error(
+                        codes::ARGUMENTS,
+                        name.span,
+                        format!("`{title}` got `{}` twice", name.name),
+                    ));
+                }
+                None => {
+                    let message = format!("`{title}` has no parameter `{}`", name.name);
+                    let mut diagnostic = Diagnostic::error(codes::ARGUMENTS, name.span, message);
+                    match closest(&name.name, params.iter().map(|p| p.name)) {
+                        Some(close) => diagnostic.help.push(format!("did you mean `{close}`?")),
+                        None => diagnostic.help.extend(foreign_argument(&name.name)),
+                    }
+                    return Err(self.report(diagnostic.note(signature(title, params))));
+                }
+            }
+        }
+        let missing: Vec<&ParamName<'_>> =
+            params.iter().zip(&bound).filter(|(p, b)| p.required && b.is_none()).map(|(p, _)| p).collect();
+        if missing.is_empty() {
+            return Ok(bound);
+        }
+        let names: Vec<&str> = missing.iter().map(|p| p.name).collect();
+        let message = format!("`{title}` needs {}", super::index::listed(&names));
+        let mut diagnostic =
+            Diagnostic::error(codes::ARGUMENTS, span, message).note(signature(title, params));
+        if let Some(declared) = missing.first().and_then(|p| p.span) {
+            diagnostic = diagnostic.secondary(declared, "declared here");
+        }
+        Err(self.report(diagnostic))
+    }
+}
+
+fn signature(title: &str, params: &[ParamName<'_>]) -> String {
+    let names: Vec<String> = params
+        .iter()
+        .map(|p| if p.required { p.name.to_string() } else { format!("{}: …", p.name) })
+        .collect();
+    format!("it is called as `{title}({})`", names.join(", "))
+}
+
+/// Argument names of NumPy and PyTorch.
+fn foreign_argument(name: &str) -> Option<String> {
+    let own = match name {
+        "dim" | "dims" => "axis",
+        "keepdim" | "keepdims" => "keep",
+        "kernel_size" => "kernel",
+        "learning_rate" => "lr",
+        "is_causal" => "causal",
+        "size" => "shape",
+        "unbiased" | "correction" => "ddof",
+        _ => return None,
+    };
+    Some(format!("it is called `{own}` here"))
+}

@@ -1,0 +1,345 @@
+//! Expressions.
+
+use std::sync::Arc;
+
+use super::{
+    Evaluator, Mode,
+    errors::{Eval, Halt},
+    frame::FrameKind,
+    language,
+    scope::ScopeKind,
+    tensor,
+    value::{Cx, Range, Unknown, Value},
+};
+use crate::{
+    codes,
+    diagnostic::Diagnostic,
+    ir::DType,
+    source::Span,
+    syntax::ast::{Block, ExprId, ExprKind, Ident, Name},
+};
+
+/// The deepest nesting of lists and tuples.
+const MAX_NESTING: usize = 100;
+
+impl Evaluator {
+    pub(super) fn expr(&mut self, cx: &Cx, id: ExprId) -> Eval {
+        let span = cx.ast.expr(id).span;
+        self.deeper(span, |ev| ev.expr_kind(cx, id, span))
+    }
+
+    fn expr_kind(&mut self, cx: &Cx, id: ExprId, span: Span) -> Eval {
+        match &cx.ast.expr(id).kind {
+            ExprKind::Error => Err(Halt::Reported),
+            ExprKind::Int(value) => Ok(Value::Int(*value)),
+            ExprKind::Float(value) => Ok(Value::Float(*value)),
+            ExprKind::Size(bytes) => match i64::try_from(*bytes) {
+                Ok(bytes) => Ok(Value::Int(bytes)),
+                Err(_) => Err(self.error(codes::NUMBER_RANGE, span, "a size of 2^63 bytes or more")),
+            },
+            ExprKind::Bool(value) => Ok(Value::Bool(*value)),
+            ExprKind::Str(parts) => self.string(cx, parts, span),
+            ExprKind::Name(name) => self.name(cx, name, span),
+            ExprKind::List(items) => {
+                let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                self.check_nesting(&items, span)?;
+                Ok(Value::list(items))
+            }
+            ExprKind::ListFor { body, names, iter, condition } => {
+                self.list_for(cx, *body, names, *iter, *condition)
+            }
+            ExprKind::Tuple(items) => {
+                let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                self.check_nesting(&items, span)?;
+                Ok(if items.is_empty() { Value::Unit } else { Value::tuple(items) })
+            }
+            ExprKind::Unary(op, operand) => self.unary(cx, *op, *operand, span),
+            ExprKind::Binary { op, left, right, .. } => self.binary(cx, *op, *left, *right, span),
+            ExprKind::Range { low, high } => self.range(cx, *low, *high, span),
+            ExprKind::Call { callee, args } => self.call_expr(cx, *callee, args, span),
+            ExprKind::Field(base, field) => {
+                let base = self.expr(cx, *base)?;
+                self.field(&base, field, span)
+            }
+            ExprKind::Index(base, items) => self.index_expr(cx, *base, items, span),
+            ExprKind::Block(block) => self.inner_block(cx, block),
+            ExprKind::If { condition, then, otherwise } => self.if_expr(cx, *condition, then, *otherwise),
+            ExprKind::Checkpoint { options, body } => self.checkpoint(cx, options, body, span),
+            ExprKind::Barrier(operands) => self.barrier_expr(cx, operands, span),
+            ExprKind::In { value, dtype } => self.in_dtype(cx, *value, dtype),
+        }
+    }
+
+    /// A block with a scope of its own, through which assignments pass.
+    pub(super) fn inner_block(&mut self, cx: &Cx, block: &Block) -> Eval {
+        let inner = cx.in_scope(cx.scope.child(ScopeKind::Block));
+        self.block(&inner, block)
+    }
+
+    pub(super) fn name(&mut self, cx: &Cx, name: &Name, span: Span) -> Eval {
+        let found = cx.scope.lookup(name).map(|(scope, binding)| (Arc::clone(scope), binding));
+        if let Some((scope, binding)) = found {
+            if matches!(binding.value, Value::Poison) {
+                return Err(Halt::Reported);
+            }
+            self.capture(&scope, name, &binding.value, span)?;
+            if let Value::Tensor(tensor) = &binding.value {
+                self.check_released(tensor.value, span)?;
+            }
+            return Ok(binding.value);
+        }
+        if let Some(value) = self.builtin_name(name) {
+            return Ok(value);
+        }
+        let mut known: Vec<String> = cx.scope.visible_names().iter().map(ToString::to_string).collect();
+        known.extend(language::names().map(String::from));
+        known.extend(tensor::functions().iter().map(|f| f.name.to_string()));
+        Err(self.unknown_name(name, span, &known))
+    }
+
+    /// Names that are there without a declaration.
+    pub(super) fn builtin_name(&mut self, name: &str) -> Option<Value> {
+        Some(match name {
+            "training" => Value::Bool(self.frames.last().is_some_and(|f| f.training)),
+            "inf" => Value::Float(f64::INFINITY),
+            "nan" => Value::Float(f64::NAN),
+            "pi" => Value::Float(std::f64::consts::PI),
+            _ => {
+                if let Some(dtype) = DType::parse(name) {
+                    Value::DType(dtype)
+                } else if let Some(builtin) = language::find(name) {
+                    Value::Builtin(builtin)
+                } else if let Some(module) = self.native_module(name) {
+                    module
+                } else {
+                    Value::TensorFunction(tensor::find(name)?)
+                }
+            }
+        })
+    }
+
+    /// Notes that the step which is being built depends on a script name.
+    fn capture(&mut self, scope: &Arc<super::Scope>, name: &Name, value: &Value, span: Span) -> Eval<()> {
+        let in_step = self.frames.last().is_some_and(|f| matches!(f.kind, FrameKind::Step(_)));
+        if scope.kind != ScopeKind::Script || !in_step {
+            return Ok(());
+        }
+        if let Value::Stored(stored) = value {
+            let stored = Arc::clone(stored);
+            self.build(span, |f| f.capture_stored(scope, name, &stored))?;
+        }
+        if let Some(frame) = self.frames.last_mut()
+            && !frame.captures.iter().any(|c| c.name == *name)
+        {
+            frame.captures.push(super::frame::Capture {
+                scope: Arc::clone(scope),
+                name: Arc::clone(name),
+                value: value.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    fn range(&mut self, cx: &Cx, low: Option<ExprId>, high: Option<ExprId>, span: Span) -> Eval {
+        let (low, low_known) = match low {
+            Some(low) => self.int_expr(cx, low)?,
+            None => (0, true),
+        };
+        let Some(high_expr) = high else {
+            return Err(self.report(
+                Diagnostic::error(codes::TYPE_MISMATCH, span, "a range without an end")
+                    .help("only slices, `x[2..]`, may leave the end out"),
+            ));
+        };
+        let (high, high_known) = self.int_expr(cx, high_expr)?;
+        Ok(Value::Range(Range { low, high, step: 1, known: low_known && high_known }))
+    }
+
+    /// A whole number, and whether it is known (see [`Unknown`]).
+    pub(super) fn int_expr(&mut self, cx: &Cx, id: ExprId) -> Eval<(i64, bool)> {
+        let value = self.expr(cx, id)?;
+        let span = cx.ast.expr(id).span;
+        self.as_int(&value, span)
+    }
+
+    pub(super) fn as_int(&mut self, value: &Value, span: Span) -> Eval<(i64, bool)> {
+        match value {
+            Value::Int(value) => Ok((*value, true)),
+            Value::Unknown(Unknown::Int(sample)) => Ok((*sample, false)),
+            Value::Unknown(Unknown::Any) => Ok((1, false)),
+            other => {
+                let kind = other.kind();
+                let mut diagnostic = Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    span,
+                    format!("expected a whole number, got {kind}"),
+                );
+                match other {
+                    Value::Float(_) => diagnostic.help.push("convert it with `int(x)`".into()),
+                    v if v.is_tensor() => diagnostic.help.push(
+                        "sizes and counts must be known when the graph is built; in the script, `int(x)` reads a tensor".into(),
+                    ),
+                    _ => {}
+                }
+                Err(self.report(diagnostic))
+            }
+        }
+    }
+
+    /// A condition; `None` where it is not known in mode Check.
+    pub(super) fn condition(&mut self, value: &Value, span: Span) -> Eval<Option<bool>> {
+        match value {
+            Value::Bool(value) => Ok(Some(*value)),
+            Value::Unknown(Unknown::Bool(_) | Unknown::Any) => Ok(None),
+            Value::Stored(stored) if !self.in_graph() && stored.ty.elements() == 1 => {
+                Ok(stored.data.as_ref().and_then(|t| t.get_f64(0)).map(|x| x != 0.0))
+            }
+            v if v.is_tensor() => Err(self.report(
+                Diagnostic::error(
+                    codes::NOT_CONSTANT,
+                    span,
+                    "a condition must be known when the graph is built, got a tensor",
+                )
+                .help("`where(condition, a, b)` chooses element by element while the step runs"),
+            )),
+            other => {
+                let kind = other.kind();
+                Err(self.report(
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        span,
+                        format!("a condition is a bool, got {kind}"),
+                    )
+                    .help("compare: `x != 0`, `len(xs) > 0`"),
+                ))
+            }
+        }
+    }
+
+    fn if_expr(&mut self, cx: &Cx, condition: ExprId, then: &Block, otherwise: Option<ExprId>) -> Eval {
+        let value = self.expr(cx, condition)?;
+        match self.condition(&value, cx.ast.expr(condition).span)? {
+            Some(true) => self.inner_block(cx, then),
+            Some(false) => match otherwise {
+                Some(otherwise) => self.expr(cx, otherwise),
+                None => Ok(Value::Unit),
+            },
+            // Either may be taken at run time: both are followed.
+            None => {
+                let first = self.inner_block(cx, then);
+                let second = match otherwise {
+                    Some(otherwise) => self.expr(cx, otherwise),
+                    None => Ok(Value::Unit),
+                };
+                let (first, second) = (first?, second?);
+                Ok(join(first, second))
+            }
+        }
+    }
+
+    fn list_for(
+        &mut self,
+        cx: &Cx,
+        body: ExprId,
+        names: &[Ident],
+        iter: ExprId,
+        condition: Option<ExprId>,
+    ) -> Eval {
+        let iterable = self.expr(cx, iter)?;
+        let span = cx.ast.expr(iter).span;
+        let items = self.items(&iterable, span)?;
+        let mut result = Vec::new();
+        for item in items {
+            let inner = cx.in_scope(cx.scope.child(ScopeKind::Block));
+            self.bind_names(&inner, names, item, span)?;
+            if let Some(condition) = condition {
+                let value = self.expr(&inner, condition)?;
+                if self.condition(&value, cx.ast.expr(condition).span)? == Some(false) {
+                    continue;
+                }
+            }
+            result.push(self.expr(&inner, body)?);
+        }
+        Ok(Value::list(result))
+    }
+
+    fn in_dtype(&mut self, cx: &Cx, value: ExprId, dtype: &Ident) -> Eval {
+        let parsed = DType::parse(&dtype.name).filter(|d| d.is_float());
+        let Some(parsed) = parsed else {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    dtype.span,
+                    format!("`in` takes a floating-point dtype, got `{}`", dtype.name),
+                )
+                .help("one of `f32`, `bf16`, `f16`, `f64`"),
+            ));
+        };
+        let outer = self.param_dtype.replace(parsed);
+        let result = self.expr(cx, value);
+        self.param_dtype = outer;
+        let result = result?;
+        if matches!(result, Value::Model(_) | Value::List(_)) {
+            return Ok(result);
+        }
+        let kind = result.kind();
+        Err(self.report(
+            Diagnostic::error(
+                codes::TYPE_MISMATCH,
+                cx.ast.expr(value).span,
+                format!("`in {parsed}` makes a model with {parsed} parameters, got {kind}"),
+            )
+            .help(format!("to convert a tensor write `{parsed}(x)`")),
+        ))
+    }
+
+    /// Lists in lists in lists: dropping and showing them recurses.
+    fn check_nesting(&mut self, items: &[Value], span: Span) -> Eval<()> {
+        fn is_deeper(items: &[Value], limit: usize) -> bool {
+            items.iter().any(|item| match item {
+                Value::List(inner) | Value::Tuple(inner) => limit == 0 || is_deeper(inner, limit - 1),
+                _ => false,
+            })
+        }
+        if !is_deeper(items, MAX_NESTING) {
+            return Ok(());
+        }
+        Err(self.error(codes::LIMIT, span, format!("lists are nested more than {MAX_NESTING} deep")))
+    }
+
+    /// Checks for a wish to stop, in loops.
+    pub(super) fn pause(&mut self) -> Eval<()> {
+        if self.cancelled() { Err(Halt::Cancelled) } else { Ok(()) }
+    }
+
+    pub(super) fn is_check(&self) -> bool {
+        self.mode == Mode::Check
+    }
+}
+
+/// What is known of a value that is one of two.
+pub(super) fn join(a: Value, b: Value) -> Value {
+    match (&a, &b) {
+        (Value::Unit | Value::Poison, _) => b,
+        (Value::Int(x), Value::Int(y)) if x == y => a,
+        (Value::Bool(x), Value::Bool(y)) if x == y => a,
+        (Value::Float(x), Value::Float(y)) if x == y => a,
+        (
+            Value::Int(x) | Value::Unknown(Unknown::Int(x)),
+            Value::Int(_) | Value::Unknown(Unknown::Int(_)),
+        ) => Value::Unknown(Unknown::Int(*x)),
+        (
+            Value::Float(x) | Value::Unknown(Unknown::Float(x)),
+            Value::Float(_) | Value::Int(_) | Value::Unknown(Unknown::Float(_) | Unknown::Int(_)),
+        ) => Value::Unknown(Unknown::Float(*x)),
+        (
+            Value::Int(_) | Value::Unknown(Unknown::Int(_)),
+            Value::Float(y) | Value::Unknown(Unknown::Float(y)),
+        ) => Value::Unknown(Unknown::Float(*y)),
+        (Value::Bool(x), Value::Bool(_)) => Value::Unknown(Unknown::Bool(*x)),
+        (Value::Str(_), Value::Str(_)) => Value::Unknown(Unknown::Str),
+        // A list that grows in a loop: its length is not known.
+        (Value::List(x), Value::List(y)) if x.len() != y.len() => Value::Unknown(Unknown::Any),
+        _ => a,
+    }
+}

@@ -1,0 +1,336 @@
+//! Running graphs: tensor expressions of the script, and the first values of parameters.
+
+use std::sync::Arc;
+
+use super::{
+    Evaluator, Mode,
+    errors::{Eval, Halt},
+    frame::{Frame, FrameKind, InputSource, stable_hash},
+    scope::ScopeKind,
+    value::{Cell, Init, Record, Stored, Tree, Value},
+};
+use crate::{
+    codes,
+    diagnostic::Diagnostic,
+    exec::{
+        Tensor,
+        cpu::{self, ScalarPage},
+    },
+    ir::{Graph, Output, Type, ValueId},
+    ops::Op,
+    source::Span,
+};
+
+impl Evaluator {
+    /// Evaluates `body` in the graph that is open, or in one of its own that is run at once.
+    pub(super) fn scripted(&mut self, span: Span, body: impl FnOnce(&mut Self) -> Eval) -> Eval {
+        if self.in_graph() {
+            return body(self);
+        }
+        let mut frame = Frame::new(FrameKind::Script);
+        frame.path = (stable_hash("script"), 0);
+        self.frames.push(frame);
+        let result = body(self);
+        self.frames.truncate(1);
+        let frame = self.frames.pop();
+        match (result, frame) {
+            (Ok(value), Some(frame)) => self.finish(frame, value, span),
+            (Ok(_), None) => Err(Halt::Reported),
+            (Err(halt), _) => Err(halt),
+        }
+    }
+
+    /// Runs a finished graph of the script; the tensors in `value` become tensors of the script.
+    fn finish(&mut self, mut frame: Frame, value: Value, span: Span) -> Eval {
+        let mut outputs: Vec<ValueId> = Vec::new();
+        let id = frame.id;
+        collect_tensors(&value, &mut |tensor| {
+            if tensor.frame == id && !outputs.contains(&tensor.value) {
+                outputs.push(tensor.value);
+            }
+        });
+        let has_effects = frame.graph.nodes().any(|n| n.op().memory().effect);
+        if outputs.is_empty() && !has_effects {
+            return Ok(value);
+        }
+        let types: Vec<Type> = outputs.iter().map(|&v| frame.graph.ty(v).clone()).collect();
+        let results: Vec<Option<Tensor>> = if self.mode == Mode::Check {
+            types.iter().map(|_| None).collect()
+        } else {
+            self.check_host_bytes(&frame.graph, span)?;
+            let origin = frame.graph.cursor.origin;
+            frame.graph.outputs = outputs
+                .iter()
+                .enumerate()
+                .map(|(k, &value)| Output { name: format!("result{k}").into(), value, origin })
+                .collect();
+            let inputs = self.input_tensors(&frame.inputs, &[], span)?;
+            if frame.graph.nodes().any(|n| matches!(n.op(), Op::Random(_))) {
+                self.random_calls += 1;
+            }
+            let page = ScalarPage { values: Vec::new(), seed: self.settings.seed, step: self.random_calls };
+            let cells: Vec<Arc<Cell>> = frame.slots.iter().map(|s| Arc::clone(&s.cell)).collect();
+            self.execute(&frame.graph, &cells, &inputs, &page, span)?.into_iter().map(Some).collect()
+        };
+        let stored: Vec<Arc<Stored>> =
+            types.into_iter().zip(results).map(|(ty, data)| Stored::new(ty, data)).collect();
+        Ok(map_tensors(&value, &mut |tensor| {
+            let position = outputs.iter().position(|&v| v == tensor.value);
+            match position.and_then(|p| stored.get(p)) {
+                Some(stored) if tensor.frame == id => Value::Stored(Arc::clone(stored)),
+                _ => Value::Poison,
+            }
+        }))
+    }
+
+    /// Charges the memory of a graph of the script before it is taken: the reference interpreter
+    /// keeps every value until the end.
+    fn check_host_bytes(&mut self, graph: &Graph, span: Span) -> Eval<()> {
+        let slots: u64 = graph.slots.iter().map(|s| s.ty.bytes()).fold(0, u64::saturating_add);
+        let values = graph
+            .nodes()
+            .flat_map(|n| n.results())
+            .map(|v| graph.ty(v).bytes())
+            .fold(slots, u64::saturating_add);
+        let limit = self.settings.limits.max_host_bytes;
+        if values <= limit {
+            return Ok(());
+        }
+        Err(self.report(
+            Diagnostic::error(
+                codes::LIMIT,
+                span,
+                format!(
+                    "this needs {}, more than the {} that there are",
+                    super::step::mebibytes(values),
+                    super::step::mebibytes(limit)
+                ),
+            )
+            .help("compute it in a `step`, whose memory is planned, or in parts"),
+        ))
+    }
+
+    /// The tensors that a graph reads, in the order of its inputs.
+    pub(super) fn input_tensors(
+        &mut self,
+        sources: &[InputSource],
+        arguments: &[Tensor],
+        span: Span,
+    ) -> Eval<Vec<Tensor>> {
+        let mut tensors = Vec::with_capacity(sources.len());
+        for source in sources {
+            let tensor = match source {
+                InputSource::Argument(k) => arguments.get(*k).cloned(),
+                InputSource::Stored(stored) => stored.data.clone(),
+                InputSource::Captured { scope, name } => match scope.get(name).map(|b| b.value) {
+                    Some(Value::Stored(stored)) => stored.data.clone(),
+                    _ => None,
+                },
+            };
+            match tensor {
+                Some(tensor) => tensors.push(tensor),
+                None => {
+                    return Err(self.error(
+                        codes::INTERNAL,
+                        span,
+                        "a tensor has no data while the script runs",
+                    ));
+                }
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// Runs a graph in source order and puts the new values of its slots back.
+    pub(super) fn execute(
+        &mut self,
+        graph: &Graph,
+        cells: &[Arc<Cell>],
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        span: Span,
+    ) -> Eval<Vec<Tensor>> {
+        let mut slots = self.take_slots(cells, span)?;
+        let result = cpu::eval(graph, &mut slots, inputs, page);
+        for (cell, tensor) in cells.iter().zip(slots) {
+            cell.set_data(tensor);
+        }
+        result.map_err(|error| self.run_error(error, span))
+    }
+
+    /// The tensors of cells, taken out so that they can be changed in place.
+    pub(super) fn take_slots(&mut self, cells: &[Arc<Cell>], span: Span) -> Eval<Vec<Tensor>> {
+        for cell in cells {
+            self.prepare_cell(cell, span)?;
+        }
+        let mut slots = Vec::with_capacity(cells.len());
+        for (k, cell) in cells.iter().enumerate() {
+            match cell.take_data() {
+                Some(tensor) => slots.push(tensor),
+                None => {
+                    for (cell, tensor) in cells.iter().take(k).zip(slots) {
+                        cell.set_data(tensor);
+                    }
+                    let name = cell.name();
+                    return Err(self.error(codes::INTERNAL, span, format!("`{name}` has no value")));
+                }
+            }
+        }
+        Ok(slots)
+    }
+
+    pub(super) fn run_error(&mut self, error: cpu::RunError, span: Span) -> Halt {
+        if error.is_cancelled() || self.cancelled() {
+            return Halt::Cancelled;
+        }
+        let internal = error.error.message.strip_prefix("internal: ").map(String::from);
+        let code = if internal.is_some() { codes::INTERNAL } else { codes::RUN_FAILED };
+        let mut diagnostic = Diagnostic::error(code, span, internal.unwrap_or(error.error.message));
+        diagnostic.help.extend(error.error.help);
+        self.report(diagnostic)
+    }
+
+    /// Gives a parameter or state its first value (in mode Check, checks the expression for it).
+    pub(super) fn prepare_cell(&mut self, cell: &Arc<Cell>, span: Span) -> Eval<()> {
+        if cell.has_data() {
+            return Ok(());
+        }
+        if self.mode == Mode::Check {
+            let key = (cell.span, cell.ty.clone());
+            if matches!(cell.init, Init::Zeros) || !self.checked_inits.insert(key) {
+                return Ok(());
+            }
+        }
+        let name = cell.name();
+        if let Some(tensor) = self.pending.remove(&*name)
+            && *tensor.ty() == cell.ty
+        {
+            cell.set_data(tensor);
+            return Ok(());
+        }
+        let (cx, expr) = match &cell.init {
+            Init::Zeros => {
+                cell.set_data(Tensor::zeros(cell.ty.clone()));
+                return Ok(());
+            }
+            Init::Expr { cx, expr } => (cx.clone(), *expr),
+            Init::OptimizerState { cx, expr, param } => {
+                if self.mode == Mode::Run {
+                    self.prepare_cell(param, span)?;
+                }
+                let scope = cx.scope.child(ScopeKind::Body);
+                scope.declare(&"p".into(), Value::Param(Arc::clone(param)), cell.span);
+                (cx.in_scope(scope), *expr)
+            }
+        };
+        let mut frame = Frame::new(FrameKind::Init);
+        frame.path = (stable_hash(&name), 0);
+        let depth = self.frames.len();
+        self.frames.push(frame);
+        let expr_span = cx.ast.expr(expr).span;
+        let declared = self.declared.replace(cell.ty.clone());
+        let value = self.expr(&cx, expr);
+        self.declared = None;
+        let result = value.and_then(|value| self.initial_value(cell, value, expr_span));
+        self.declared = declared;
+        self.frames.truncate(depth + 1);
+        let frame = self.frames.pop();
+        let (value, Some(mut frame)) = (result?, frame) else { return Err(Halt::Reported) };
+        if self.mode == Mode::Check {
+            return Ok(());
+        }
+        self.check_host_bytes(&frame.graph, span)?;
+        let origin = frame.graph.cursor.origin;
+        frame.graph.outputs = vec![Output { name, value, origin }];
+        let inputs = self.input_tensors(&frame.inputs, &[], span)?;
+        let page = ScalarPage { values: Vec::new(), seed: self.settings.seed, step: 0 };
+        let cells: Vec<Arc<Cell>> = frame.slots.iter().map(|s| Arc::clone(&s.cell)).collect();
+        let tensors = self.execute(&frame.graph, &cells, &inputs, &page, span)?;
+        if let Some(tensor) = tensors.into_iter().next() {
+            cell.set_data(tensor);
+        }
+        Ok(())
+    }
+
+    /// The value of an initialiser: a function of the shape, a tensor or a number.
+    fn initial_value(&mut self, cell: &Arc<Cell>, value: Value, span: Span) -> Eval<ValueId> {
+        let value = match &value {
+            Value::Function(_) | Value::TensorFunction(_) | Value::Builtin(_) => {
+                let shape = super::call::shape_value(cell.ty.shape());
+                self.call_value(&value, super::args::Args::one(shape, span), span)?
+            }
+            _ => value,
+        };
+        let Some(mut operand) = self.operand(&value, span)? else {
+            let kind = value.kind();
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    span,
+                    format!(
+                        "`{}` starts as a tensor, a number or a function of the shape, got {kind}",
+                        cell.short_name
+                    ),
+                )
+                .secondary(cell.span, format!("declared {} here", cell.ty)),
+            ));
+        };
+        // Initialisers compute in f32; the parameter may be stored in another float type.
+        if let super::tensor::Operand::Tensor { value, weak: false } = operand {
+            let dtype = cell.ty.dtype();
+            let actual = self.frame(span)?.graph.ty(value).dtype();
+            if dtype.is_float() && actual.is_float() && dtype != actual {
+                operand = super::tensor::Operand::tensor(self.build(span, |f| f.graph.cast(value, dtype))?);
+            }
+        }
+        let what = format!("the first value of `{}`", cell.short_name);
+        self.fit(operand, &cell.ty.clone(), &what, span, cell.span)
+    }
+}
+
+/// Calls `visit` for every graph tensor in a value.
+pub(super) fn collect_tensors(value: &Value, visit: &mut dyn FnMut(super::value::GraphTensor)) {
+    match value {
+        Value::Tensor(tensor) => visit(*tensor),
+        Value::List(items) | Value::Tuple(items) => items.iter().for_each(|v| collect_tensors(v, visit)),
+        Value::Record(record) => record.fields.iter().for_each(|(_, v)| collect_tensors(v, visit)),
+        Value::Tree(tree) => {
+            tree.entries.iter().filter_map(|(_, v)| v.as_ref()).for_each(|v| collect_tensors(v, visit));
+        }
+        _ => {}
+    }
+}
+
+/// The value with every graph tensor in it replaced.
+pub(super) fn map_tensors(value: &Value, map: &mut dyn FnMut(super::value::GraphTensor) -> Value) -> Value {
+    match value {
+        Value::Tensor(tensor) => map(*tensor),
+        Value::List(items) if has_tensor(items) => {
+            Value::list(items.iter().map(|v| map_tensors(v, map)).collect())
+        }
+        Value::Tuple(items) if has_tensor(items) => {
+            Value::tuple(items.iter().map(|v| map_tensors(v, map)).collect())
+        }
+        Value::Record(record) => {
+            let fields = record.fields.iter().map(|(n, v)| (Arc::clone(n), map_tensors(v, map))).collect();
+            Value::Record(Arc::new(Record { what: record.what, fields }))
+        }
+        Value::Tree(tree) => {
+            let entries = tree
+                .entries
+                .iter()
+                .map(|(c, v)| (Arc::clone(c), v.as_ref().map(|v| map_tensors(v, map))))
+                .collect();
+            Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries }))
+        }
+        other => other.clone(),
+    }
+}
+
+fn has_tensor(items: &[Value]) -> bool {
+    let mut found = false;
+    for item in items {
+        collect_tensors(item, &mut |_| found = true);
+    }
+    found
+}

@@ -1,0 +1,126 @@
+//! `tg plan`: the memory of each step.
+
+use std::sync::Arc;
+
+use super::{Exit, args, output::Output, run, source};
+use crate::{
+    codes,
+    diagnostic::{Diagnostic, Error},
+    engine::{Checked, Engine},
+    lower::{self, PlanOptions},
+    plan::Plan,
+    report,
+    schedule::{self, OrderKind},
+    source::{FileId, Span},
+    syntax::ast::StmtKind,
+};
+
+pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
+    let checked = match source::read(&args.file) {
+        Ok(source) => Engine::new().check(source, &args.compile.options()),
+        Err(error) => return run::fail(&error, output),
+    };
+    let plans = match plans(args, &checked) {
+        Ok(plans) => plans,
+        Err(error) => return run::fail(&error, output),
+    };
+    let name = args.file.display().to_string();
+    if args.json {
+        output.out(&json(&name, &plans, &checked));
+    } else {
+        output.out(&text(&plans, &checked, output));
+    }
+    run::show(&checked.diagnostics, &checked.sources, output);
+    if checked.is_sound() { Exit::Success } else { Exit::Errors }
+}
+
+/// The plans of the steps that were asked for, in the order that was asked for.
+fn plans(args: &args::Plan, checked: &Checked) -> Result<Vec<Arc<Plan>>, Error> {
+    let fault = |diagnostic: Diagnostic| Error::new(vec![diagnostic], Arc::clone(&checked.sources));
+    let is_wanted = |name: &str| args.step.as_deref().is_none_or(|wanted| wanted == name);
+    if let Some(wanted) = &args.step
+        && checked.is_sound()
+        && !checked.plans.iter().any(|p| is_wanted(&p.name))
+    {
+        return Err(fault(no_step(wanted, checked)));
+    }
+    let Some(order) = order(args.order) else {
+        return Ok(checked.plans.iter().filter(|p| is_wanted(&p.name)).map(Arc::clone).collect());
+    };
+    let options = PlanOptions { schedule: schedule::Options { order, ..Default::default() } };
+    let again = checked.graphs.iter().filter(|(name, _)| is_wanted(name)).map(|(name, graph)| {
+        lower::plan(graph, name, &options)
+            .map(Arc::new)
+            .map_err(|error| fault(Diagnostic::error(codes::INTERNAL, Span::default(), error.message)))
+    });
+    again.collect()
+}
+
+/// `None` for the best, which is what compiling a program plans anyway.
+fn order(order: args::Order) -> Option<OrderKind> {
+    match order {
+        args::Order::Best => None,
+        args::Order::Source => Some(OrderKind::Source),
+        args::Order::List => Some(OrderKind::List),
+        args::Order::Lpmf => Some(OrderKind::Lpmf),
+        args::Order::Dfs => Some(OrderKind::Dfs),
+    }
+}
+
+/// That a program has no step of this name, and which it has.
+pub fn no_step(wanted: &str, checked: &Checked) -> Diagnostic {
+    let shown = report::visible::line(wanted, 80);
+    let names: Vec<String> = checked.graphs.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let diagnostic =
+        Diagnostic::error(codes::UNKNOWN_NAME, Span::default(), format!("there is no step `{shown}`"));
+    if names.is_empty() {
+        diagnostic.note("the program has no steps")
+    } else {
+        diagnostic.help(format!("the steps are {}", names.join(", ")))
+    }
+}
+
+fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
+    if plans.is_empty() && checked.is_sound() {
+        return "the program has no steps\n".to_owned();
+    }
+    let all: Vec<String> = plans
+        .iter()
+        .map(|plan| {
+            let report = report::plan::report(plan, &checked.sources);
+            report::plan::render(&report, Some(FileId(0)), &checked.sources, output.out_style)
+        })
+        .collect();
+    all.join("\n")
+}
+
+fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked) -> String {
+    let steps = plans
+        .iter()
+        .map(|plan| {
+            let report = report::plan::report(plan, &checked.sources);
+            report::plan::json(&report, "cpu", &[], 0, &of_step(&plan.name, checked), &checked.sources)
+        })
+        .collect();
+    let mut text = report::plan::json_file(name, steps).to_string();
+    text.push('\n');
+    text
+}
+
+/// The diagnostics that stand inside the declaration of a step.
+fn of_step(name: &str, checked: &Checked) -> Vec<Diagnostic> {
+    let spans: Vec<Span> = checked
+        .ast
+        .stmts
+        .iter()
+        .filter_map(|stmt| match &stmt.kind {
+            StmtKind::Step(decl) if &*decl.name.name == name => Some(stmt.span),
+            _ => None,
+        })
+        .collect();
+    let is_inside = |d: &&Diagnostic| {
+        let at = d.primary.span;
+        spans.iter().any(|s| s.file == at.file && s.start <= at.start && at.end <= s.end)
+    };
+    checked.diagnostics.iter().filter(is_inside).cloned().collect()
+}

@@ -1,0 +1,223 @@
+//! The public face: compile a program, ask for its plans, run it, call its steps.
+//!
+//! ```
+//! use tg::{engine::{Engine, Source}, exec::Tensor};
+//!
+//! let source = Source::text("double.tg", "step double(x: f32[3]) { return x * 2.0 }");
+//! let program = Engine::new().compile(source)?;
+//! assert!(program.plan("double")?.peak_bytes() > 0);
+//!
+//! let mut session = program.session()?;
+//! let x = Tensor::from_slice(&[3], &[1.0f32, 2.0, 3.0]).expect("three elements");
+//! let results = session.call("double", &[x])?;
+//! assert_eq!(results[0].as_slice::<f32>(), Some(&[2.0, 4.0, 6.0][..]));
+//! # Ok::<(), tg::diagnostic::Error>(())
+//! ```
+
+mod allow;
+mod program;
+mod session;
+mod stack;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+pub use crate::check::Limits;
+use crate::{
+    check::{Evaluator, Mode, Settings},
+    codes,
+    diagnostic::{Diagnostic, Error, Severity},
+    source::{FileId, SourceMap, Span},
+    syntax::{self, ast::Ast},
+};
+
+pub use program::{Checked, Program};
+pub use session::{Evaluated, Session, Variable};
+
+/// What runs a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Device {
+    #[default]
+    Cpu,
+}
+
+/// A program's text, its name for reports, and the folder that its paths start from.
+#[derive(Debug, Clone)]
+pub struct Source {
+    pub name: String,
+    pub text: Arc<str>,
+    pub directory: PathBuf,
+}
+
+impl Source {
+    /// Reads a file. Paths in the program start from the file's folder.
+    pub fn file(path: impl AsRef<Path>) -> Result<Source, Error> {
+        let path = path.as_ref();
+        let bytes = std::fs::read(path).map_err(|error| {
+            let why = match error.kind() {
+                std::io::ErrorKind::NotFound => "there is no such file".to_string(),
+                std::io::ErrorKind::IsADirectory => "it is a folder".to_string(),
+                _ => error.to_string(),
+            };
+            unreadable(path, &why)
+        })?;
+        let text = String::from_utf8(bytes).map_err(|_| unreadable(path, "it is not UTF-8 text"))?;
+        let directory = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        Ok(Source { name: path.display().to_string(), text: text.into(), directory })
+    }
+
+    /// A text with a name; paths in it start from the current folder.
+    pub fn text(name: impl Into<String>, text: impl Into<Arc<str>>) -> Source {
+        Source { name: name.into(), text: text.into(), directory: PathBuf::from(".") }
+    }
+
+    /// The same text, with paths that start from another folder.
+    pub fn in_directory(mut self, directory: impl Into<PathBuf>) -> Source {
+        self.directory = directory.into();
+        self
+    }
+}
+
+fn unreadable(path: &Path, why: &str) -> Error {
+    let mut sources = SourceMap::new();
+    let file = sources.add(path.display().to_string(), "");
+    let message = format!("cannot read `{}`: {why}", path.display());
+    Error::new(vec![Diagnostic::error(codes::FILE, Span::new(file, 0..0), message)], Arc::new(sources))
+}
+
+/// What one compilation may set.
+#[derive(Debug, Clone, Default)]
+pub struct CompileOptions {
+    /// Values for constants and default dimensions, by name.
+    pub sets: Vec<(String, String)>,
+    /// Instead of the engine's.
+    pub seed: Option<u64>,
+    /// Sessions go on from the last file that the script saved.
+    pub resume: bool,
+    /// Work out types only; steps get no plan, and `ensure` is not checked.
+    pub types_only: bool,
+}
+
+/// Settings for compiling and running programs. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Engine {
+    device: Device,
+    limits: Limits,
+    seed: u64,
+}
+
+impl Engine {
+    pub fn new() -> Engine {
+        Engine::default()
+    }
+
+    pub fn with_device(mut self, device: Device) -> Engine {
+        self.device = device;
+        self
+    }
+
+    pub fn with_limits(mut self, limits: Limits) -> Engine {
+        self.limits = limits;
+        self
+    }
+
+    /// The seed of all random numbers; 0 where none is given.
+    pub fn with_seed(mut self, seed: u64) -> Engine {
+        self.seed = seed;
+        self
+    }
+
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Compiles a program: types, shapes, plans, contracts. Errors carry all that was found.
+    pub fn compile(&self, source: Source) -> Result<Program, Error> {
+        self.compile_with(source, &CompileOptions::default())
+    }
+
+    pub fn compile_with(&self, source: Source, options: &CompileOptions) -> Result<Program, Error> {
+        let checked = self.check(source, options);
+        if checked.diagnostics.iter().any(Diagnostic::is_error) {
+            return Err(Error::new(checked.diagnostics, checked.sources));
+        }
+        Ok(Program { checked, engine: self.clone(), options: options.clone() })
+    }
+
+    /// Judges a program. Unlike [`Engine::compile`] it never fails: whatever was found is there.
+    pub fn check(&self, source: Source, options: &CompileOptions) -> Checked {
+        let settings = self.settings(&source.directory, options);
+        let (base, file, ast, mut diagnostics) = parse(&source);
+        let ast = Arc::new(ast);
+        let mut checked = Checked {
+            diagnostics: Vec::new(),
+            sources: Arc::new(base.clone()),
+            plans: Vec::new(),
+            graphs: Vec::new(),
+            ast: Arc::clone(&ast),
+            base: base.clone(),
+            directory: source.directory,
+        };
+        if !diagnostics.iter().any(Diagnostic::is_error) {
+            let result = stack::on_big_stack(|| {
+                let mut evaluator = Evaluator::new(Mode::Check, settings, base);
+                // Everything wrong is among the diagnostics by then.
+                let _ = evaluator.evaluate(Arc::clone(&ast));
+                evaluator.finish_check();
+                evaluator
+            });
+            match result {
+                Ok(mut evaluator) => {
+                    diagnostics.append(&mut evaluator.diagnostics);
+                    checked.plans = std::mem::take(&mut evaluator.plans);
+                    checked.graphs = evaluator.graphs();
+                    checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
+                }
+                Err(fault) => diagnostics.push(internal_fault(file, &fault)),
+            }
+        }
+        allow::filter(&ast, &mut diagnostics);
+        diagnostics.sort_by_key(|d| (d.primary.span.file, d.primary.span.start, d.severity));
+        checked.diagnostics = diagnostics;
+        checked
+    }
+
+    /// A session without a program, for interactive use.
+    pub fn session(&self) -> Session {
+        let settings = self.settings(Path::new("."), &CompileOptions::default());
+        Session::new(Evaluator::new(Mode::Run, settings, SourceMap::new()), None)
+    }
+
+    fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
+        Settings {
+            seed: options.seed.unwrap_or(self.seed),
+            limits: self.limits,
+            sets: options.sets.clone(),
+            directory: directory.to_path_buf(),
+            resume: options.resume,
+            plan: !options.types_only,
+        }
+    }
+}
+
+fn parse(source: &Source) -> (SourceMap, FileId, Ast, Vec<Diagnostic>) {
+    let mut sources = SourceMap::new();
+    let file = sources.add(source.name.as_str(), Arc::clone(&source.text));
+    let (ast, diagnostics) = syntax::parse(file, &source.text);
+    (sources, file, ast, diagnostics)
+}
+
+fn internal_fault(file: FileId, what: &str) -> Diagnostic {
+    Diagnostic::new(
+        Severity::Error,
+        codes::INTERNAL,
+        Span::new(file, 0..0),
+        format!("internal fault: {what}"),
+    )
+    .note("this is a fault of `tg`: please report it with the program")
+}

@@ -1,0 +1,90 @@
+//! A compiled program.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{CompileOptions, Engine, Session};
+use crate::{
+    check::{Evaluator, Mode, closest},
+    codes,
+    diagnostic::{Diagnostic, Error},
+    ir::Graph,
+    plan::Plan,
+    source::{SourceMap, Span},
+    syntax::ast::Ast,
+};
+
+/// What is known of a program after it was judged, whether it is right or not.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// Errors, warnings and notes, in the order of the text.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The texts that spans point into, the library's included.
+    pub sources: Arc<SourceMap>,
+    /// One for each step and set of shapes, in the order of the text.
+    pub plans: Vec<Arc<Plan>>,
+    /// The graph of each of them before lowering, with the name of its step.
+    pub graphs: Vec<(Arc<str>, Arc<Graph>)>,
+    /// The tree of the program itself.
+    pub ast: Arc<Ast>,
+    /// The texts before modules were loaded.
+    pub(super) base: SourceMap,
+    pub(super) directory: PathBuf,
+}
+
+impl Checked {
+    /// Whether nothing is wrong with the program.
+    pub fn is_sound(&self) -> bool {
+        !self.diagnostics.iter().any(Diagnostic::is_error)
+    }
+}
+
+/// A program without errors. It can be asked for its plans, and run in any number of sessions.
+#[derive(Debug, Clone)]
+pub struct Program {
+    pub(super) checked: Checked,
+    pub(super) engine: Engine,
+    pub(super) options: CompileOptions,
+}
+
+impl Program {
+    /// Warnings and notes.
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.checked.diagnostics
+    }
+
+    pub fn sources(&self) -> &Arc<SourceMap> {
+        &self.checked.sources
+    }
+
+    pub fn plans(&self) -> &[Arc<Plan>] {
+        &self.checked.plans
+    }
+
+    /// The plan of a step: that of its signature, or of the first call seen. The error names the
+    /// steps that there are.
+    pub fn plan(&self, step: &str) -> Result<&Arc<Plan>, Error> {
+        self.checked.plans.iter().find(|p| &*p.name == step).ok_or_else(|| {
+            let message = format!("no step `{step}` is planned");
+            let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, Span::default(), message);
+            let names: Vec<&str> = self.checked.plans.iter().map(|p| &*p.name).collect();
+            match closest(step, names.iter().copied()) {
+                Some(close) => diagnostic.help.push(format!("did you mean `{close}`?")),
+                None => diagnostic.notes.push(format!("planned steps: {}", names.join(", "))),
+            }
+            Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
+        })
+    }
+
+    /// All that is known from compiling it.
+    pub fn checked(&self) -> &Checked {
+        &self.checked
+    }
+
+    /// Starts a session. Nothing runs until [`Session::run`], [`Session::call`] or
+    /// [`Session::eval`] is called.
+    pub fn session(&self) -> Result<Session, Error> {
+        let settings = self.engine.settings(&self.checked.directory, &self.options);
+        let evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
+        Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
+    }
+}

@@ -1,0 +1,171 @@
+//! A running program: its variables, parameters and steps.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::{internal_fault, stack::on_big_stack};
+use crate::{
+    check::{Eval, Evaluator, Halt, value::Value},
+    codes,
+    diagnostic::{Diagnostic, Error},
+    exec::Tensor,
+    plan::Plan,
+    source::{FileId, SourceMap, Span},
+    syntax::{self, ast::Ast},
+};
+
+/// What an input of [`Session::eval`] gave.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Evaluated {
+    /// The value of a last expression, as text; `None` where there is nothing to show.
+    pub value: Option<String>,
+    /// Its type: `f32[3]`, `int`, `a model Linear`.
+    pub kind: String,
+    /// What was found beside: warnings and notes.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// A variable of the script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    pub name: Arc<str>,
+    pub kind: String,
+    /// Bytes of the tensors that it holds.
+    pub bytes: u64,
+    /// Where it was bound.
+    pub span: Span,
+}
+
+/// The state of a running program.
+pub struct Session {
+    evaluator: Evaluator,
+    program: Option<Arc<Ast>>,
+    /// The definitions of the program are evaluated.
+    is_defined: bool,
+    inputs: usize,
+}
+
+impl Session {
+    pub(super) fn new(evaluator: Evaluator, program: Option<Arc<Ast>>) -> Session {
+        Session { evaluator, program, is_defined: false, inputs: 0 }
+    }
+
+    /// Runs the whole script, from its first statement.
+    pub fn run(&mut self) -> Result<(), Error> {
+        let Some(program) = self.program.clone() else { return Ok(()) };
+        self.is_defined = true;
+        self.guarded(move |ev| {
+            ev.effects = true;
+            ev.evaluate(program).map(|_| ())
+        })
+    }
+
+    /// Evaluates what the script defines (`use const let fn model step optimizer`), and leaves out
+    /// what it does. Happens by itself before the first call.
+    pub fn define(&mut self) -> Result<(), Error> {
+        let Some(program) = self.program.clone().filter(|_| !self.is_defined) else { return Ok(()) };
+        self.is_defined = true;
+        self.guarded(move |ev| {
+            ev.effects = false;
+            let result = ev.evaluate(program).map(|_| ());
+            ev.effects = true;
+            result
+        })
+    }
+
+    /// Calls a step or function of the script with tensors; gives the tensors of its result.
+    pub fn call(&mut self, name: &str, arguments: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        self.define()?;
+        let name: Arc<str> = name.into();
+        self.guarded(move |ev| ev.call_by_name(&name, arguments))
+    }
+
+    /// Evaluates a text as if it stood at the end of the script. Definitions can be replaced.
+    pub fn eval(&mut self, text: &str) -> Result<Evaluated, Error> {
+        self.define()?;
+        self.inputs += 1;
+        let file = self.evaluator.sources.add(format!("<input {}>", self.inputs), text);
+        let (ast, diagnostics) = syntax::parse(file, text);
+        if diagnostics.iter().any(Diagnostic::is_error) {
+            return Err(Error::new(diagnostics, Arc::new(self.evaluator.sources.clone())));
+        }
+        let mut evaluated = self.guarded(move |ev| {
+            ev.effects = true;
+            let value = ev.evaluate(Arc::new(ast))?;
+            let shown = match &value {
+                Value::Unit => None,
+                value => {
+                    ev.script.declare(&"ans".into(), value.clone(), Span::new(file, 0..0));
+                    Some(ev.show(value)?)
+                }
+            };
+            Ok(Evaluated { value: shown, kind: ev.describe(&value), diagnostics: Vec::new() })
+        })?;
+        evaluated.diagnostics = diagnostics;
+        evaluated.diagnostics.append(&mut self.evaluator.diagnostics);
+        Ok(evaluated)
+    }
+
+    /// What receives printed lines. They are dropped where nothing is set.
+    pub fn on_print(&mut self, output: impl FnMut(&str) + Send + 'static) {
+        self.evaluator.output = Box::new(output);
+    }
+
+    /// Setting this from another thread ends what runs, between two operations.
+    pub fn cancel_handle(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.evaluator.cancel)
+    }
+
+    /// The plans of the steps that have run.
+    pub fn plans(&self) -> &[Arc<Plan>] {
+        &self.evaluator.plans
+    }
+
+    /// The variables of the script, by name.
+    pub fn variables(&self) -> Vec<Variable> {
+        self.evaluator.variables()
+    }
+
+    pub fn sources(&self) -> &SourceMap {
+        &self.evaluator.sources
+    }
+
+    /// Bytes of the arena that all steps share.
+    pub fn arena_bytes(&self) -> u64 {
+        self.evaluator.arena_bytes()
+    }
+
+    /// Warnings and notes since they were taken last.
+    pub fn take_diagnostics(&mut self) -> Vec<Diagnostic> {
+        std::mem::take(&mut self.evaluator.diagnostics)
+    }
+
+    /// Runs `work` on a large stack; everything that it reports becomes the error.
+    fn guarded<T: Send>(&mut self, work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send) -> Result<T, Error> {
+        let evaluator = &mut self.evaluator;
+        let before = std::mem::take(&mut evaluator.diagnostics);
+        let result = on_big_stack(|| work(evaluator));
+        let evaluator = &mut self.evaluator;
+        let mut found = std::mem::replace(&mut evaluator.diagnostics, before);
+        let error = match result {
+            Ok(Ok(value)) if !found.iter().any(Diagnostic::is_error) => {
+                evaluator.diagnostics.append(&mut found);
+                return Ok(value);
+            }
+            Ok(Err(Halt::Cancelled)) => {
+                evaluator.cancel.store(false, Ordering::Relaxed);
+                Some(Diagnostic::error(codes::CANCELLED, Span::default(), "the run was stopped"))
+            }
+            Ok(_) => None,
+            Err(fault) => Some(internal_fault(FileId(0), &fault)),
+        };
+        evaluator.reset();
+        found.extend(error);
+        if !found.iter().any(Diagnostic::is_error) {
+            found.push(internal_fault(FileId(0), "the program ended early without a reason"));
+        }
+        Err(Error::new(found, Arc::new(evaluator.sources.clone())))
+    }
+}

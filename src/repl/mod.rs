@@ -1,0 +1,4 @@
+//! The interactive session.
+
+mod command;
+mod input;

@@ -1,0 +1,208 @@
+//! Batches: rows of tensors in order or shuffled, and windows of a long sequence.
+
+use super::{Error, random::Random};
+use crate::{
+    exec::Tensor,
+    ir::{ShapeText, Type},
+};
+
+/// How rows become batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Rows of a batch.
+    pub size: usize,
+    /// The seed of the order; `None` leaves the rows in theirs.
+    pub shuffle: Option<u64>,
+    /// Keep the last batch where it has fewer rows; it is dropped otherwise.
+    pub keep_partial: bool,
+}
+
+/// Batches over tensors of equal first axis: an iterator of one tensor for each, with the rows
+/// gathered.
+#[derive(Debug, Clone)]
+pub struct Batches {
+    tensors: Vec<Tensor>,
+    config: Config,
+    rows: usize,
+    order: Option<Vec<usize>>,
+    next: usize,
+}
+
+impl Batches {
+    /// Errors where there are no tensors, where their first axes differ, and for batches of 0 rows.
+    pub fn new(tensors: Vec<Tensor>, config: Config) -> Result<Batches, Error> {
+        let types: Vec<&Type> = tensors.iter().map(Tensor::ty).collect();
+        let rows = rows(&types, config)?;
+        let order = config.shuffle.map(|seed| Random::new(seed, 0).permutation(rows));
+        Ok(Batches { tensors, config, rows, order, next: 0 })
+    }
+
+    /// How many rows there are in all.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// How many batches there are in all, those already taken included.
+    pub fn count_all(&self) -> usize {
+        count(self.rows, self.config)
+    }
+
+    /// The batch of this number, whatever has been taken before.
+    pub fn batch(&self, number: usize) -> Option<Vec<Tensor>> {
+        if number >= self.count_all() {
+            return None;
+        }
+        let start = number.checked_mul(self.config.size)?;
+        let end = start.saturating_add(self.config.size).min(self.rows);
+        self.tensors
+            .iter()
+            .map(|tensor| match &self.order {
+                Some(order) => gather(tensor, order.get(start..end)?.iter().copied(), end - start),
+                None => gather(tensor, start..end, end - start),
+            })
+            .collect()
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Vec<Tensor>;
+
+    fn next(&mut self) -> Option<Vec<Tensor>> {
+        let batch = self.batch(self.next)?;
+        self.next += 1;
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.count_all() - self.next;
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Batches {}
+
+/// The types of a full batch and the number of batches, from the types of the data alone: for
+/// `check`, which reads only headers.
+pub fn batch_types(types: &[&Type], config: Config) -> Result<(Vec<Type>, usize), Error> {
+    let rows = rows(types, config)?;
+    let size = if config.keep_partial { config.size.min(rows) } else { config.size };
+    let batch = types
+        .iter()
+        .map(|ty| {
+            let shape: Vec<usize> = std::iter::once(size).chain(ty.shape().iter().skip(1).copied()).collect();
+            ty.with_shape(shape).map_err(|e| Error::new(e.to_string()))
+        })
+        .collect::<Result<_, _>>()?;
+    Ok((batch, count(rows, config)))
+}
+
+/// The common first axis.
+fn rows(types: &[&Type], config: Config) -> Result<usize, Error> {
+    if config.size == 0 {
+        return Err(Error::new("batches of 0 rows"));
+    }
+    let mut rows = None;
+    for ty in types {
+        let Some(&first) = ty.shape().first() else {
+            return Err(Error::new(format!("batches are made of rows, but {ty} has no axes")));
+        };
+        match rows {
+            None => rows = Some((first, *ty)),
+            Some((other, before)) if other != first => {
+                return Err(Error::new(format!(
+                    "the tensors differ in their number of rows: {before} has {other}, {ty} has {first}"
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    let Some((rows, _)) = rows else {
+        return Err(Error::new("batches of no tensors"));
+    };
+    if rows > 0 && rows < config.size && !config.keep_partial {
+        return Err(Error::new(format!(
+            "batches of {} rows from {rows} rows: there is not one",
+            config.size
+        ))
+        .help("`partial: keep` keeps the last batch where it has fewer rows"));
+    }
+    Ok(rows)
+}
+
+fn count(rows: usize, config: Config) -> usize {
+    if config.keep_partial { rows.div_ceil(config.size.max(1)) } else { rows / config.size.max(1) }
+}
+
+/// Rows of a tensor, by number. `None` for a row that it does not have.
+fn gather(tensor: &Tensor, rows: impl Iterator<Item = usize>, count: usize) -> Option<Tensor> {
+    let (_, inner) = tensor.shape().split_first()?;
+    let shape: Vec<usize> = std::iter::once(count).chain(inner.iter().copied()).collect();
+    let mut result = Tensor::zeros(tensor.ty().with_shape(shape).ok()?);
+    let width = inner.iter().product::<usize>() * tensor.dtype().size();
+    if width == 0 {
+        return Some(result);
+    }
+    let source = tensor.bytes();
+    for (target, row) in result.bytes_mut().chunks_exact_mut(width).zip(rows) {
+        let start = row.checked_mul(width)?;
+        target.copy_from_slice(source.get(start..start.checked_add(width)?)?);
+    }
+    Some(result)
+}
+
+/// Random windows of a long sequence for training on what comes next: pairs (x, y) of `[batch,
+/// length]`, where y is x moved on by one.
+#[derive(Debug, Clone)]
+pub struct Windows {
+    sequence: Tensor,
+    length: usize,
+    batch: usize,
+    seed: u64,
+}
+
+impl Windows {
+    /// `sequence` is 1-d, with more elements than `length`.
+    pub fn new(sequence: Tensor, length: usize, batch: usize, seed: u64) -> Result<Windows, Error> {
+        window_types(sequence.ty(), length, batch)?;
+        Ok(Windows { sequence, length, batch, seed })
+    }
+
+    /// The windows of this step: a function of the seed and the step alone, so that a run that
+    /// resumes goes on with the same data.
+    pub fn at(&self, step: u64) -> Option<(Tensor, Tensor)> {
+        let starts = self.sequence.shape().first()?.checked_sub(self.length)? as u64;
+        let mut random = Random::new(self.seed, step.wrapping_add(1));
+        let starts: Vec<usize> = (0..self.batch).map(|_| random.below(starts) as usize).collect();
+        let ty = self.sequence.ty().with_shape([self.batch, self.length]).ok()?;
+        let size = ty.dtype().size();
+        let width = self.length.checked_mul(size)?;
+        let (mut x, mut y) = (Tensor::zeros(ty.clone()), Tensor::zeros(ty));
+        if width == 0 {
+            return Some((x, y));
+        }
+        let source = self.sequence.bytes();
+        for (tensor, shift) in [(&mut x, 0), (&mut y, size)] {
+            for (target, start) in tensor.bytes_mut().chunks_exact_mut(width).zip(&starts) {
+                let start = start * size + shift;
+                target.copy_from_slice(source.get(start..start + width)?);
+            }
+        }
+        Some((x, y))
+    }
+}
+
+/// The type of x and of y, from the type of the sequence alone.
+pub fn window_types(sequence: &Type, length: usize, batch: usize) -> Result<Type, Error> {
+    let &[n] = sequence.shape() else {
+        return Err(Error::new(format!(
+            "windows are cut from a sequence [n], got {}",
+            ShapeText(sequence.shape())
+        )));
+    };
+    if length >= n {
+        return Err(Error::new(format!(
+            "windows of {length} and the next one do not fit in a sequence of {n}"
+        )));
+    }
+    sequence.with_shape([batch, length]).map_err(|e| Error::new(e.to_string()))
+}

@@ -1,0 +1,98 @@
+//! The examples, as a user would run them: planned at full size, run at a size that fits.
+
+use std::{path::Path, process::Command};
+
+use serde_json::Value;
+
+/// What `tg ARGS… examples/FILE SETS…` prints; it has to succeed.
+fn tg(args: &[&str], file: &str, sets: &[&str]) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(file);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tg"));
+    command.args(args).arg(path);
+    for set in sets {
+        command.args(["--set", set]);
+    }
+    let output = command.output().expect("the command starts");
+    assert!(
+        output.status.success(),
+        "tg {args:?} {file} {sets:?} failed:\n{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// The plan of the step `train`.
+fn plan(file: &str) -> Value {
+    let printed = tg(&["plan", "--json"], file, &[]);
+    let plans: Value = serde_json::from_str(&printed).expect("the plan is JSON");
+    let steps = plans.get("steps").and_then(Value::as_array).expect("there are steps");
+    let train = steps.iter().find(|s| s.get("name").and_then(Value::as_str) == Some("train"));
+    train.expect("there is a step `train`").clone()
+}
+
+fn bytes(plan: &Value, field: &str) -> u64 {
+    plan.get(field).and_then(Value::as_u64).unwrap_or_else(|| panic!("`{field}` is missing"))
+}
+
+/// Asserts that the peak is at most `mib` and within 0.05 % of its lower bound.
+fn assert_optimal(file: &str, mib: u64) {
+    let plan = plan(file);
+    let (peak, bound) = (bytes(&plan, "peak_bytes"), bytes(&plan, "lower_bound_bytes"));
+    assert!(peak <= mib << 20, "{file}: the peak is {peak} bytes");
+    assert!(bound <= peak && (peak - bound) * 2000 <= peak, "{file}: peak {peak}, bound {bound}");
+    let by_kind = plan.get("by_kind").and_then(Value::as_object).expect("there is `by_kind`");
+    let sum: u64 = by_kind.values().filter_map(Value::as_u64).sum();
+    assert_eq!(sum, peak, "{file}: the kinds add up to the peak");
+}
+
+#[test]
+fn blocks_reach_their_bound() {
+    assert_optimal("blocks.tg", 3850);
+}
+
+#[test]
+fn plain_blocks_reach_their_bound() {
+    assert_optimal("blocks_plain.tg", 6890);
+}
+
+#[test]
+fn manual_blocks_need_no_more() {
+    let plan = plan("blocks_manual.tg");
+    assert!(bytes(&plan, "peak_bytes") <= 3850 << 20);
+}
+
+#[test]
+fn blocks_give_the_same_losses_in_all_three_ways() {
+    let sets = ["DEPTH=5", "C=16", "BATCH=3", "SIZE=5", "STEPS=4", "LR=1e-5"];
+    let checkpointed = tg(&["run"], "blocks.tg", &sets);
+    assert_eq!(checkpointed.lines().filter(|l| l.contains("loss")).count(), 4, "{checkpointed}");
+    assert_eq!(checkpointed, tg(&["run"], "blocks_plain.tg", &sets));
+    assert_eq!(checkpointed, tg(&["run"], "blocks_manual.tg", &sets));
+    let losses: std::collections::BTreeSet<&str> =
+        checkpointed.lines().filter_map(|l| l.split("loss ").nth(1)).collect();
+    assert!(losses.len() > 1, "nothing was learned:\n{checkpointed}");
+}
+
+#[test]
+fn digits_are_read() {
+    // The program itself asserts 97 %.
+    let printed = tg(&["run"], "digits.tg", &[]);
+    assert!(printed.contains("accuracy on held-out digits"), "{printed}");
+}
+
+#[test]
+fn digits_are_read_by_a_convnet() {
+    // The program itself asserts 98 %.
+    let printed = tg(&["run"], "convnet.tg", &[]);
+    assert!(printed.contains("accuracy on held-out digits"), "{printed}");
+}
+
+#[test]
+fn gpt_writes() {
+    // Small enough for a build without optimisation. The program itself asserts that it gains half
+    // a nat on the frequencies of the characters.
+    let sets = ["LAYERS=1", "D=64", "HEADS=2", "CONTEXT=32", "LR=4e-3", "SAMPLE=40"];
+    let printed = tg(&["run"], "gpt.tg", &sets);
+    assert!(printed.contains("nats a character") && printed.contains('|'), "{printed}");
+}

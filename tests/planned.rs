@@ -1,0 +1,326 @@
+//! Planned runs against the reference interpreter, bit for bit: random programs with nested
+//! checkpoint regions, every binding, several steps with state.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use tg::{
+    exec::{
+        Tensor,
+        cpu::{Arena, Executable, ScalarPage, eval},
+    },
+    grad::gradients,
+    ir::{
+        Bind, DType, Graph, Input, Origins, Output, Policy, Region, RegionId, Role, Slot, SlotId, SlotKind,
+        Type, ValueId,
+    },
+    lower::{PlanOptions, plan},
+    ops::{self, Binary, Number, OpError, ReduceKind, Unary},
+};
+
+/// A small generator of random numbers (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+const ROWS: usize = 6;
+const WIDTH: usize = 8;
+
+struct Program {
+    graph: Graph,
+    params: Vec<(SlotId, ValueId)>,
+    random: Random,
+    /// The regions can be turned off, for the plain run.
+    regions: bool,
+    bind: Bind,
+    keys: u64,
+}
+
+impl Program {
+    fn param(&mut self, shape: &[usize]) -> Result<ValueId, OpError> {
+        // Some parameters are shared.
+        if self.random.below(4) == 0
+            && let Some(&(_, known)) = self.params.iter().find(|p| self.graph.ty(p.1).shape() == shape)
+        {
+            return Ok(known);
+        }
+        let slot = SlotId(self.graph.slots.len() as u32);
+        let ty = Type::new(DType::F32, shape)?;
+        self.graph.slots.push(Slot {
+            name: format!("p{}", slot.0).into(),
+            ty,
+            kind: SlotKind::Param { trainable: true },
+        });
+        let stamp = self.graph.cursor;
+        self.graph.cursor.region = None;
+        let value = self.graph.value(ops::Read { slot }, &[])?;
+        self.graph.cursor = stamp;
+        self.params.push((slot, value));
+        Ok(value)
+    }
+
+    /// One layer: [ROWS, WIDTH] to [ROWS, WIDTH].
+    fn layer(&mut self, x: ValueId, others: &[ValueId]) -> Result<ValueId, OpError> {
+        let shape = [ROWS, WIDTH];
+        match self.random.below(9) {
+            0 => {
+                let w = self.param(&[WIDTH, WIDTH])?;
+                let w = self.graph.transpose_last(w)?;
+                let y = self.graph.matmul(x, w)?;
+                let b = self.param(&[WIDTH])?;
+                let b = self.graph.broadcast(b, &shape)?;
+                self.graph.add(y, b)
+            }
+            1 => {
+                let op = [Unary::Relu, Unary::Tanh, Unary::Gelu, Unary::Sigmoid][self.random.below(4)];
+                self.graph.unary(op, x)
+            }
+            2 => {
+                let other = others[self.random.below(others.len())];
+                let op = [Binary::Add, Binary::Mul, Binary::Sub, Binary::Max][self.random.below(4)];
+                self.graph.binary(op, x, other)
+            }
+            3 => {
+                // Dropout.
+                self.keys += 1;
+                let ty = self.graph.ty(x).clone();
+                let random = ops::Random {
+                    ty,
+                    distribution: ops::Distribution::Uniform,
+                    key: self.keys,
+                    per_step: true,
+                };
+                let bits = self.graph.value(random, &[])?;
+                let rate = self.graph.splat_like(x, 0.3)?;
+                let keep = self.graph.binary(Binary::Lt, rate, bits)?;
+                let zero = self.graph.splat_like(x, 0.0)?;
+                self.graph.select(keep, x, zero)
+            }
+            4 => {
+                let (w, b) = (self.param(&[WIDTH])?, self.param(&[WIDTH])?);
+                self.graph.value(ops::LayerNorm { eps: Number::float(1e-5) }, &[x, w, b])
+            }
+            5 => self.graph.value(ops::Softmax, &[x]),
+            6 => {
+                // Through a transposed product and back.
+                let t = self.graph.transpose_last(x)?;
+                let gram = self.graph.matmul(t, x)?;
+                let y = self.graph.matmul(x, gram)?;
+                self.graph.unary(Unary::Tanh, y)
+            }
+            7 => {
+                // Halves swapped.
+                let half = |start| ops::SliceRange { start, step: 1, size: WIDTH / 2 };
+                let all = ops::SliceRange { start: 0, step: 1, size: ROWS };
+                let left = self.graph.value(ops::Slice { ranges: [all, half(0)].into() }, &[x])?;
+                let right = self.graph.value(ops::Slice { ranges: [all, half(WIDTH / 2)].into() }, &[x])?;
+                self.graph.value(ops::Concat { axis: 1 }, &[right, left])
+            }
+            _ => {
+                let sum = self.graph.reduce_keep(ReduceKind::Mean, x, &[0])?;
+                let sum = self.graph.broadcast(sum, &shape)?;
+                self.graph.sub(x, sum)
+            }
+        }
+    }
+
+    fn chain(&mut self, mut x: ValueId, length: usize, depth: usize) -> Result<ValueId, OpError> {
+        let mut seen = vec![x];
+        for _ in 0..length {
+            x = if depth < 3 && self.random.below(3) == 0 {
+                let inner = 1 + self.random.below(4);
+                self.region(x, inner, depth + 1)?
+            } else {
+                self.layer(x, &seen)?
+            };
+            seen.push(x);
+        }
+        Ok(x)
+    }
+
+    fn region(&mut self, x: ValueId, length: usize, depth: usize) -> Result<ValueId, OpError> {
+        if !self.regions {
+            return self.chain(x, length, depth);
+        }
+        let parent = self.graph.cursor.region;
+        let start = self.graph.len() as u32;
+        let id = RegionId(self.graph.regions.len() as u32);
+        self.graph.regions.push(Region {
+            parent,
+            bind: self.bind,
+            policy: Policy::Nothing,
+            keep: Vec::new(),
+            outputs: Vec::new(),
+            origin: Origins::NOWHERE,
+            nodes: start..start,
+        });
+        self.graph.cursor.region = Some(id);
+        let y = self.chain(x, length, depth)?;
+        self.graph.cursor.region = parent;
+        let end = self.graph.len() as u32;
+        let region = &mut self.graph.regions[id.0 as usize];
+        region.nodes = start..end;
+        region.outputs = vec![y];
+        Ok(y)
+    }
+}
+
+/// A step that trains a random network; the same network whatever `regions` and `bind`.
+fn program(seed: u64, regions: bool, bind: Bind) -> Result<Graph, OpError> {
+    let mut p =
+        Program { graph: Graph::new(), params: Vec::new(), random: Random(seed), regions, bind, keys: 0 };
+    p.graph.inputs.push(Input { name: "x".into(), ty: Type::new(DType::F32, [ROWS, WIDTH])? });
+    let x = p.graph.value(ops::Input { index: 0 }, &[])?;
+    let w = p.param(&[WIDTH, WIDTH])?;
+    let h = p.graph.matmul(x, w)?;
+    let length = 2 + p.random.below(8);
+    let y = p.chain(h, length, 0)?;
+    let square = p.graph.mul(y, y)?;
+    let loss = p.graph.reduce(ReduceKind::Mean, square, &[0, 1])?;
+    let seed = p.graph.constant(DType::F32, 1.0)?;
+    let wrt: Vec<ValueId> = p.params.iter().map(|p| p.1).collect();
+    let grads = gradients(&mut p.graph, &[(loss, seed)], &wrt).map_err(|e| e.error)?;
+    let clip = p.random.below(4) == 0;
+    let scale = if clip {
+        let mut total: Option<ValueId> = None;
+        for &grad in grads.iter().flatten() {
+            let axes: Vec<usize> = (0..p.graph.ty(grad).rank()).collect();
+            let square = p.graph.mul(grad, grad)?;
+            let sum = p.graph.reduce(ReduceKind::Sum, square, &axes)?;
+            total = Some(match total {
+                Some(total) => p.graph.add(total, sum)?,
+                None => sum,
+            });
+        }
+        total.map(|t| p.graph.unary(Unary::Rsqrt, t)).transpose()?
+    } else {
+        None
+    };
+    for (&(slot, value), grad) in p.params.clone().iter().zip(grads) {
+        let Some(mut grad) = grad else { continue };
+        if let Some(scale) = scale {
+            let scale = p.graph.broadcast(scale, &p.graph.ty(grad).shape().to_vec())?;
+            grad = p.graph.mul(grad, scale)?;
+        }
+        // Momentum, a state of its own.
+        let state = SlotId(p.graph.slots.len() as u32);
+        let ty = p.graph.ty(value).clone();
+        p.graph.slots.push(Slot { name: format!("m{}", slot.0).into(), ty, kind: SlotKind::OptimizerState });
+        p.graph.cursor.role = Role::Update { slot };
+        let old = p.graph.value(ops::Read { slot: state }, &[])?;
+        let decay = p.graph.splat_like(grad, 0.9)?;
+        let kept = p.graph.mul(old, decay)?;
+        let sum = p.graph.add(kept, grad)?;
+        let sum = p.graph.value(ops::Write { slot: state }, &[sum])?;
+        let rate = p.graph.splat_like(grad, 0.1)?;
+        let step = p.graph.mul(rate, sum)?;
+        let new = p.graph.sub(value, step)?;
+        p.graph.value(ops::Write { slot }, &[new])?;
+        p.graph.cursor.role = Role::Forward;
+    }
+    let origin = Origins::NOWHERE;
+    p.graph.outputs.push(Output { name: "loss".into(), value: loss, origin });
+    p.graph.outputs.push(Output { name: "w".into(), value: w, origin });
+    p.graph.outputs.push(Output { name: "y".into(), value: y, origin });
+    Ok(p.graph)
+}
+
+fn tensor(shape: &[usize], random: &mut Random) -> Tensor {
+    let count: usize = shape.iter().product();
+    let values: Vec<f32> = (0..count).map(|_| (random.below(2000) as f32 - 1000.0) / 1500.0).collect();
+    Tensor::from_slice(shape, &values).expect("the shape fits")
+}
+
+fn start(graph: &Graph) -> (Vec<Tensor>, Vec<Tensor>) {
+    let mut random = Random(7);
+    let slots = graph
+        .slots
+        .iter()
+        .map(|s| match s.kind {
+            SlotKind::Param { .. } => tensor(s.ty.shape(), &mut random),
+            _ => Tensor::zeros(s.ty.clone()),
+        })
+        .collect();
+    let inputs = graph.inputs.iter().map(|i| tensor(i.ty.shape(), &mut random)).collect();
+    (slots, inputs)
+}
+
+const STEPS: u64 = 3;
+
+fn page(step: u64) -> ScalarPage {
+    ScalarPage { values: Vec::new(), seed: 11, step }
+}
+
+/// Outputs of every step, and the slots at the end, of the reference interpreter.
+fn reference(graph: &Graph) -> (Vec<Vec<Tensor>>, Vec<Tensor>) {
+    let (mut slots, inputs) = start(graph);
+    let outputs = (0..STEPS).map(|s| eval(graph, &mut slots, &inputs, &page(s)).expect("it runs")).collect();
+    (outputs, slots)
+}
+
+/// The same of a planned run, which must use exactly the arena that the plan states.
+fn planned(graph: &Graph) -> (Vec<Vec<Tensor>>, Vec<Tensor>) {
+    let plan = Arc::new(plan(graph, "train", &PlanOptions::default()).expect("it can be planned"));
+    let (mut slots, inputs) = start(&plan.graph);
+    let mut executable = Executable::new(Arc::clone(&plan)).expect("it can be prepared");
+    executable.set_poison(true);
+    let mut arena = Arena::new(u64::MAX);
+    let cancel = AtomicBool::new(false);
+    let mut outputs = Vec::new();
+    for step in 0..STEPS {
+        let run = executable.run(&mut arena, &mut slots, &inputs, &page(step), &cancel).expect("it runs");
+        assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes);
+        outputs.push(run.outputs);
+    }
+    (outputs, slots)
+}
+
+fn same_bits(a: &(Vec<Vec<Tensor>>, Vec<Tensor>), b: &(Vec<Vec<Tensor>>, Vec<Tensor>), what: &str) {
+    for (step, (a, b)) in a.0.iter().zip(&b.0).enumerate() {
+        for (k, (a, b)) in a.iter().zip(b).enumerate() {
+            assert!(
+                a == b,
+                "{what}: output {k} of step {step} differs: {:?} {:?}",
+                a.get_f64(0),
+                b.get_f64(0)
+            );
+        }
+    }
+    for (k, (a, b)) in a.1.iter().zip(&b.1).enumerate() {
+        assert!(a == b, "{what}: slot {k} differs");
+    }
+}
+
+#[test]
+fn planned_equals_reference_and_checkpointed_equals_plain() {
+    let mut recomputed = 0;
+    for seed in 0..150 {
+        let plain = program(seed, false, Bind::All).expect("it builds");
+        let expected = reference(&plain);
+        assert!(expected.0.iter().flatten().all(|t| t.get_f64(0).is_some_and(f64::is_finite)), "seed {seed}");
+        same_bits(&expected, &planned(&plain), &format!("seed {seed}, plain"));
+        for bind in [Bind::All, Bind::Grad, Bind::Output, Bind::None] {
+            let graph = program(seed, true, bind).expect("it builds");
+            let what = format!("seed {seed}, {bind:?}");
+            same_bits(&expected, &reference(&graph), &format!("{what}, reference"));
+            same_bits(&expected, &planned(&graph), &what);
+            if bind == Bind::All {
+                let plan = plan(&graph, "train", &PlanOptions::default()).expect("it can be planned");
+                recomputed += usize::from(plan.recomputed_flops > 0.0);
+            }
+        }
+    }
+    // The programs are not all too small to recompute anything.
+    assert!(recomputed > 50, "{recomputed}");
+}
