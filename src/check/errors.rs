@@ -101,10 +101,10 @@ impl Evaluator {
         let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"));
         if let Some(tip) = foreign_word(name) {
             diagnostic.help.push(tip.into());
-        } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
-            diagnostic.help.push(format!("did you mean `{close}`?"));
         } else if super::modules::is_library_module(name) {
             diagnostic.help.push(format!("write `use {name}` at the top of the file"));
+        } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
+            diagnostic.help.push(format!("did you mean `{close}`?"));
         }
         self.report(diagnostic)
     }

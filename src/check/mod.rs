@@ -17,6 +17,7 @@ mod files;
 mod frame;
 mod function;
 mod gradient;
+mod hoist;
 mod host;
 mod index;
 mod iterate;
@@ -301,10 +302,12 @@ impl Evaluator {
     fn deeper<T>(&mut self, span: Span, run: impl FnOnce(&mut Self) -> Eval<T>) -> Eval<T> {
         if self.depth >= self.settings.limits.max_depth {
             let limit = self.settings.limits.max_depth;
+            // Every level of the recursion ends here: one message at the call that started it.
+            let outermost = self.calls.first().map_or(span, |c| c.span);
             return Err(self.report(
                 Diagnostic::error(
                     codes::TOO_DEEP,
-                    span,
+                    outermost,
                     format!("calls and expressions are nested more than {limit} deep"),
                 )
                 .help(

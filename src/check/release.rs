@@ -154,16 +154,24 @@ fn order_releases(frame: &mut Frame, first: usize) {
             })
             .map(|n| n.id)
             .collect();
-        // Only the first nodes of each chain need the edge: the others follow them.
-        let late: Vec<NodeId> = graph
-            .nodes()
-            .skip(release.from_node)
-            .filter(|n| {
-                !matches!(n.op(), Op::Read(_) | Op::Input(_) | Op::Const(_) | Op::Scalar(_) | Op::Literal(_))
-                    && n.args().iter().all(|&a| (graph.producer(a).0.id.0 as usize) < release.from_node)
-            })
-            .map(|n| n.id)
-            .collect();
+        // Only the first op of each chain needs the edge: what uses its result follows it. Views and
+        // leaves take no time of their own, so an edge on them would order nothing.
+        let mut ordered: FxHashSet<ValueId> = FxHashSet::default();
+        let mut late: Vec<NodeId> = Vec::new();
+        for node in graph.nodes().skip(release.from_node) {
+            let follows = node.args().iter().any(|a| ordered.contains(a));
+            let is_leaf = matches!(
+                node.op(),
+                Op::Read(_) | Op::Input(_) | Op::Const(_) | Op::Scalar(_) | Op::Literal(_)
+            );
+            if !follows && (is_leaf || node.op().memory().alias == Alias::View) {
+                continue;
+            }
+            if !follows {
+                late.push(node.id);
+            }
+            ordered.extend(node.results());
+        }
         for node in late {
             let mut after = graph.node(node).after().to_vec();
             after.extend(&users);

@@ -1,0 +1,234 @@
+//! One line for each thing that is wrong.
+
+use crate::support::{check, checked, run};
+
+/// What is wrong with a program, and the first help.
+fn wrong(text: &str) -> (String, String) {
+    let found = checked(text);
+    let help = found.diagnostics.first().and_then(|d| d.help.first().cloned());
+    (check(text), help.unwrap_or_default())
+}
+
+#[test]
+fn unknown_names_suggest() {
+    let cases = [
+        ("lenn([1])", "1: TG0201 unknown name `lenn`", "did you mean `len`?"),
+        ("softmx(ones([2]))", "1: TG0201 unknown name `softmx`", "did you mean `softmax`?"),
+        ("let a = None", "1: TG0201 unknown name `None`", "there is no null value: leave the argument out, or use `if`"),
+        ("nn.Linear(1, 2)", "1: TG0201 unknown name `nn`", "write `use nn` at the top of the file"),
+        ("use nn\nnn.Liner(1, 2)", "2: TG0202 the module `nn` has no `Liner`", "did you mean `Linear`?"),
+        ("let x = ones([2])\nx.item()", "2: TG0202 a tensor f32[2] has no field `item`", "write `float(x)`"),
+        ("use optmi", "1: TG0203 unknown module `optmi`", "did you mean `optim`?"),
+        ("fn f(x: flot) = x\nf(1)", "1: TG0201 unknown type `flot`", "did you mean `float`?"),
+        ("sum(ones([2]), dim: 0)", "1: TG0212 `sum` has no parameter `dim`", "it is called `axis` here"),
+    ];
+    for (text, message, help) in cases {
+        assert_eq!(wrong(text), (message.to_string(), help.to_string()), "{text}");
+    }
+}
+
+#[test]
+fn all_errors_of_a_run_are_found_and_none_twice() {
+    let text = r#"
+let a = lenn([1])
+let b = a + 1
+let c = 1 / 2
+fn f(x) = x + undefined
+f(1)
+f(2)
+let d = [1][3]
+"#;
+    let expected = "2: TG0201 unknown name `lenn`\n\
+                    4: TG0217 `/` of the whole numbers `1` and `2`\n\
+                    5: TG0201 unknown name `undefined`\n\
+                    8: TG0215 index 3 is out of range for 1 item";
+    assert_eq!(check(text), expected);
+}
+
+#[test]
+fn bodies_that_nothing_calls_are_judged() {
+    let text = r#"
+fn f(x) {
+  let y = x
+  for i in 0..3 { y = y + i + missing }
+  yy
+}
+model M(n: int) {
+  param w: f32[n, H] = init_it()
+  fn forward(x) = x * w + other(x)
+  fn other(x) = [a + 1 for a in x]
+}
+"#;
+    let expected = "4: TG0201 unknown name `missing`\n5: TG0201 unknown name `yy`\n8: TG0201 unknown name `init_it`";
+    assert_eq!(check(text), expected);
+}
+
+#[test]
+fn outer_names_are_not_rebound() {
+    let text = "let x = 1\nfn f() { x = 2 }\nf()\nstep s(a: f32[2]) { let y = a\n  let z = checkpoint < { y = a; y } >\n  return z }";
+    assert_eq!(check(text), "2: TG0204 `x` is bound outside of this body\n5: TG0204 `y` is bound outside of this body");
+    let labels = &checked(text).diagnostics[0].secondary;
+    assert_eq!(labels[0].text, "`x` is bound here, outside");
+}
+
+#[test]
+fn shapes_and_dtypes() {
+    let cases = [
+        (
+            "zeros([2, 3]) + ones([4])",
+            "1: TG0221 `+` cannot broadcast f32[2, 3] with f32[4]: axis 1 on the left is 3, axis 0 on the right is 4",
+        ),
+        ("zeros([2]) + f16(ones([2]))", "1: TG0222 `+` of f32[2] and f16[2] mixes the dtypes f32 and f16"),
+        ("let x: f32[3] = zeros([2])", "1: TG0220 the value is `f32[3]`, got f32[2]"),
+        ("fn f(x: f32[2, 2]) = x\nf(zeros([2]))", "2: TG0220 `x` of `f` is `f32[2, 2]`, got f32[2]"),
+        ("fn f(x: int) = x\nf(1.5)", "2: TG0210 `x` of `f` is `int`, got a number"),
+        ("fn f(x) -> f32[2] = x\nf(zeros([3]))", "1: TG0220 the result of `f` is `f32[2]`, got f32[3]"),
+        ("zeros([-1])", "1: TG0221 `zeros`: size -1 is negative"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(check(text), message, "{text}");
+    }
+}
+
+#[test]
+fn calls() {
+    let cases = [
+        ("fn f(x) = x\nf()", "2: TG0212 `f` needs `x`"),
+        ("fn f(x) = x\nf(1, 2)", "2: TG0212 `f` takes 1 argument, got 2"),
+        ("fn f(x) = x\nf(1, x: 2)", "2: TG0212 `f` got `x` twice"),
+        ("fn f(value) = value\nf(valu: 1)", "2: TG0212 `f` has no parameter `valu`"),
+        ("3(4)", "1: TG0211 a whole number cannot be called"),
+        ("let a, b = 3", "1: TG0219 2 names for a whole number, which has no parts"),
+        ("let a, b = [1, 2, 3]", "1: TG0219 2 names for 3 values"),
+        ("if 3 { print(1) }", "1: TG0210 a condition is a bool, got a whole number"),
+        ("for i in 5 { print(i) }", "1: TG0210 `for` cannot go through a whole number"),
+        ("error(\"stop at {1 + 1}\")", "1: TG0406 stop at 2"),
+        ("assert(1 == 2)", "1: TG0401 the assertion `1 == 2` does not hold"),
+    ];
+    for (text, message) in cases {
+        assert_eq!(check(text), message, "{text}");
+    }
+}
+
+#[test]
+fn recursion_without_end() {
+    assert_eq!(
+        check("fn f(x) = f(x) + 1\nf(1)"),
+        "2: TG0234 calls and expressions are nested more than 4000 deep"
+    );
+}
+
+#[test]
+fn errors_in_the_library_point_at_the_users_line() {
+    let text = "use nn\nlet net = nn.Linear(3, 2)\nnet(ones([1, 4]))";
+    let found = checked(text);
+    assert_eq!(found.diagnostics.len(), 1);
+    let first = &found.diagnostics[0];
+    assert_eq!(found.sources.start(first.primary.span).line, 3);
+    assert_eq!(first.primary.text, "in this call of `Linear.forward`");
+    let inner = first.secondary[0].span;
+    assert_eq!(found.sources.get(inner.file).map(|f| f.name.as_str()), Some("std/nn.tg"));
+}
+
+#[test]
+fn graph_code() {
+    let cases = [
+        (
+            "step f(x: f32[2]) { print(x) }",
+            "1: TG0230 a tensor has no value yet when its graph is built: it cannot be shown as text",
+        ),
+        (
+            "step f(x: f32[2]) { if sum(x) > 0.0 { return x } }",
+            "1: TG0214 a condition must be known when the graph is built, got a tensor",
+        ),
+        (
+            "step f(x: f32[2]) { return float(sum(x)) }",
+            "1: TG0214 `float` of a tensor in graph code: its value is not known when the graph is built",
+        ),
+        ("step f() { print(\"hello\") }", "1: TG0230 `print` in a step"),
+        ("step f() { return 1 }\nstep g() { return f() }", "2: TG0230 the step `f` is called from graph code"),
+        ("let x = ones([2])\nlet y = sum(x)\nstep f() { return grad(y, x) }", "3: TG0232 this loss is already computed: nothing is known of how"),
+        (
+            "model M() { param w: f32[2] = ones()\n fn forward(x) = x * w }\nlet m = M()\nstep f(x: f32[2]) { minimize m(x) over m with 3 }",
+            "4: TG0236 expected an optimizer, got a whole number",
+        ),
+    ];
+    for (text, message) in cases {
+        assert_eq!(check(text), message, "{text}");
+    }
+}
+
+#[test]
+fn contracts_on_the_peak() {
+    let text = "step f(x: f32[1024, 1024]) {\n  ensure peak <= 3 MiB\n  return exp(x)\n}";
+    assert_eq!(check(text), "2: TG0340 the peak of `f` is 4.0 MiB, over the 3.0 MiB that are ensured");
+    assert_eq!(check(&text.replace("3 MiB", "4 MiB")), "");
+    let every = text.replace("3 MiB", "4 MiB in every schedule");
+    assert_eq!(check(&every), "2: TG0238 `in every schedule` is not checked yet; the peak of the chosen schedule is");
+    assert_eq!(check(&format!("allow(TG0238)\n{every}")), "");
+}
+
+#[test]
+fn parameters_without_a_gradient() {
+    let text = r#"
+use nn
+use optim
+model Net() {
+  let used = nn.Linear(2, 2)
+  let unused = nn.Linear(2, 2)
+  fn forward(x) = used(x)
+}
+let net = Net()
+step train(x: f32[4, 2]) {
+  minimize mean(net(x)) over net with optim.sgd(lr: 0.1)
+}
+"#;
+    assert_eq!(
+        check(text),
+        "11: TG0341 2 of 4 parameters get no gradient: `net.unused.w`, `net.unused.b`"
+    );
+    assert!(checked(text).is_sound(), "it is a warning");
+}
+
+#[test]
+fn errors_at_run_time_stop_the_script() {
+    let text = "print(1)\nlet xs = [1, 2]\nlet n = int(sum(tensor([5.0])))\nprint(xs[n])\nprint(2)";
+    assert_eq!(run(text), "1\n4: TG0215 index 5 is out of range for 2 items");
+}
+
+#[test]
+fn limits() {
+    use tg::engine::{Engine, Limits, Source};
+    let limits = Limits { max_nodes: 50, max_bytes: 1 << 20, max_items: 100, ..Limits::default() };
+    let check = |text: &str| {
+        let checked = Engine::new().with_limits(limits).check(Source::text("t.tg", text), &Default::default());
+        crate::support::listed(&checked.diagnostics, &checked.sources)
+    };
+    assert_eq!(
+        check("step f(x: f32[2]) { let y = x\n for i in 0..90 { y = exp(y) }\n return y }"),
+        "2: TG0235 the graph has more than 50 nodes, the limit of this engine"
+    );
+    assert_eq!(check("let xs = [0] * 1000"), "1: TG0235 a list of 1000 items; the limit of this engine is 100");
+    assert_eq!(
+        check("step f(x: f32[1000, 1000]) { return x }"),
+        "1: TG0235 f32[1000, 1000] takes 4000000 bytes; the limit of this engine is 1048576"
+    );
+}
+
+#[test]
+fn memory_is_charged_before_it_is_taken() {
+    use tg::engine::{Engine, Limits, Source};
+    let limits = Limits { max_host_bytes: 1 << 20, ..Limits::default() };
+    let program = Engine::new()
+        .with_limits(limits)
+        .compile(Source::text("t.tg", "let x = exp(zeros([1000, 1000]))"))
+        .expect("its types are fine");
+    let error = program.session().expect("a session").run().expect_err("too much memory");
+    assert!(crate::support::errors_of(&error).contains("TG0235 this needs"), "{error:?}");
+}
+
+#[test]
+fn nested_lists_end() {
+    let text = "let xs = []\nfor i in 0..1000 { xs = [xs] }";
+    assert_eq!(check(text), "2: TG0235 lists are nested more than 100 deep");
+}

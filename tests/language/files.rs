@@ -1,0 +1,140 @@
+//! Saving, loading, resuming, data.
+
+use tg::engine::{CompileOptions, Source};
+
+use crate::support::{folder, run_with};
+
+fn run_in(directory: &std::path::Path, text: &str, resume: bool) -> String {
+    let options = CompileOptions { resume, ..CompileOptions::default() };
+    run_with(Source::text("test.tg", text).in_directory(directory), &options)
+}
+
+const TRAINED: &str = r#"
+use nn
+use optim
+const EPOCHS = 6
+let net = nn.Linear(4, 2)
+let opt = optim.adam(net, lr: optim.cosine(0.1, 10))
+step train(x: f32[8, 4]) {
+  let cost = mean(square(net(nn.dropout(x, 0.25)) - 1.0))
+  minimize cost over net with opt
+  return cost
+}
+let total = 0.0
+for i in 0..EPOCHS {
+  let c = train(normal([8, 4]))
+  total += float(c)
+  print("{i} {c} {total}")
+  STOP
+  save("run.safetensors", net, opt)
+}
+print(net.w)
+"#;
+
+#[test]
+fn a_resumed_run_continues_bit_for_bit() {
+    let whole = run_in(&folder("resume_whole"), &TRAINED.replace("STOP", ""), false);
+    let directory = folder("resume_parts");
+    let first = run_in(&directory, &TRAINED.replace("STOP", "assert(i < 3, \"stopped\")"), false);
+    assert!(first.ends_with("TG0401 stopped"), "{first}");
+    let second = run_in(&directory, &TRAINED.replace("STOP", ""), true);
+    let lines: Vec<&str> = whole.lines().collect();
+    // The pass that failed was not saved, so it runs again.
+    assert_eq!(second, lines[3..].join("\n"));
+}
+
+#[test]
+fn loading_restores_parameters_and_optimizers() {
+    let directory = folder("load");
+    let text = r#"
+use nn
+use optim
+let net = nn.Linear(2, 2)
+let opt = optim.sgd(net, lr: 0.1, momentum: 0.9)
+step train(x: f32[4, 2]) { minimize sum(net(x)) over net with opt }
+train(ones([4, 2]))
+save("a.safetensors", net, opt)
+let saved = copy(net.w)
+train(ones([4, 2]))
+let later = copy(net.w)
+load("a.safetensors", net, opt)
+print(all(net.w == saved))
+train(ones([4, 2]))
+print(all(net.w == later))
+let file = data.load("a.safetensors")
+print(file["opt.v.net.w"].shape)
+"#;
+    assert_eq!(run_in(&directory, text, false), "true\ntrue\n[2, 2]");
+    let other = "use nn\nlet net = nn.Linear(3, 2)\nload(\"a.safetensors\", net)";
+    let wrong = run_in(&directory, other, false);
+    assert!(wrong.starts_with("3: TG0404 `"), "{wrong}");
+    assert!(wrong.contains("net.w") && wrong.contains("f32[2, 3]"), "{wrong}");
+}
+
+#[test]
+fn missing_files_are_reported_with_their_line() {
+    let directory = folder("missing");
+    let found = run_in(&directory, "print(1)\nlet x = data.load(\"nothing.npy\")", false);
+    assert!(found.starts_with("2: TG0403 cannot read `"), "{found}");
+}
+
+#[test]
+fn batches() {
+    let text = r#"
+let x = arange(7)
+for b in data.batches(x, size: 3) { print(b) }
+for b in data.batches(x, size: 3, partial: "keep") { print(b.shape) }
+let seen = 0
+for a, b in data.batches(x, x * 2, size: 2, shuffle: 5) {
+  assert(all(a * 2 == b))
+  seen += 1
+}
+print(seen, len(data.batches(x, size: 2)))
+"#;
+    assert_eq!(run_in(&folder("batches"), text, false), "i32[3]\n[0 1 2]\ni32[3]\n[3 4 5]\n[3]\n[3]\n[1]\n3 3");
+}
+
+#[test]
+fn characters() {
+    let directory = folder("characters");
+    std::fs::write(directory.join("t.txt"), "abca").expect("a file");
+    let text = r#"
+let ids, vocabulary = data.chars("t.txt")
+print(ids, vocabulary.size, vocabulary.decode(ids), vocabulary.encode("cab"), vocabulary.decode([1, 0]))
+"#;
+    assert_eq!(run_in(&directory, text, false), "i32[4]\n[0 1 2 0] 3 abca i32[3]\n[2 0 1] ba");
+}
+
+#[test]
+fn modules_beside_the_script() {
+    let directory = folder("modules");
+    std::fs::write(directory.join("mine.tg"), "use nn\nconst K = 3\nfn f(x) = x * K\nlet net = nn.Linear(K, 1)\n")
+        .expect("a file");
+    let text = "use mine\nuse mine.f as g\nprint(mine.f(2), g(3), mine.net(ones([1, 3])).shape)";
+    assert_eq!(run_in(&directory, text, false), "6 9 [1, 1]");
+    std::fs::write(directory.join("broken.tg"), "fn f(x) = \nlet y = 1 / 0\n").expect("a file");
+    let found = run_in(&directory, "use broken\nprint(broken.y)", false);
+    assert!(found.contains("TG01"), "{found}");
+    std::fs::write(directory.join("a.tg"), "use b\n").expect("a file");
+    std::fs::write(directory.join("b.tg"), "use a\n").expect("a file");
+    let found = run_in(&directory, "use a", false);
+    assert!(found.contains("TG0205 `a` uses itself"), "{found}");
+}
+
+#[test]
+fn metrics_are_logged() {
+    let directory = folder("logs");
+    let text = "for i in 0..2 { log(\"m.csv\", step: i, loss: tensor(0.5)) }\nprint(log(1.0))";
+    assert_eq!(run_in(&directory, text, false), "0.0");
+    let written = std::fs::read_to_string(directory.join("m.csv")).expect("the log");
+    assert_eq!(written, "step,loss\n0,0.5\n1,0.5\n");
+}
+
+#[test]
+fn random_choices() {
+    let text = r#"
+let logits = tensor([[0.0, 50.0], [50.0, 0.0]])
+print(random.categorical(logits), random.categorical(logits[0]))
+"#;
+    assert_eq!(run_in(&folder("random"), text, false), "i32[2]\n[1 0] 1");
+}

@@ -1,0 +1,103 @@
+//! The engine as a library: sessions, calls, interactive input.
+
+use std::sync::atomic::Ordering;
+
+use tg::{
+    engine::{Engine, Source},
+    exec::Tensor,
+};
+
+use crate::support::errors_of;
+
+const PROGRAM: &str = r#"
+use nn
+use optim
+let net = nn.Linear(2, 1)
+step train(x: f32[4, 2]) {
+  let loss = mean(square(net(x)))
+  minimize loss over net with optim.sgd(lr: 0.1)
+  return loss
+}
+print("this runs in `run` only")
+"#;
+
+#[test]
+fn steps_are_called_with_tensors() {
+    let program = Engine::new().compile(Source::text("p.tg", PROGRAM)).expect("a sound program");
+    assert!(program.plan("train").expect("planned").peak_bytes() > 0);
+    assert!(program.plan("trian").is_err_and(|e| e.to_string() == "no step `trian` is planned"));
+    let mut session = program.session().expect("a session");
+    session.on_print(|line| panic!("printed {line}"));
+    let x = Tensor::from_slice(&[4, 2], &[1.0f32; 8]).expect("8 elements");
+    let first = session.call("train", std::slice::from_ref(&x)).expect("it runs");
+    let second = session.call("train", std::slice::from_ref(&x)).expect("it runs");
+    let value = |t: &[Tensor]| t[0].get_f64(0).expect("one element");
+    assert!(value(&second) < value(&first));
+    let wrong = Tensor::from_slice(&[3], &[1.0f32; 3]).expect("3 elements");
+    let error = session.call("train", &[wrong]).expect_err("the shape is wrong");
+    assert!(errors_of(&error).contains("TG0220 `x` of `train` is `f32[4, 2]`, got f32[3]"), "{error:?}");
+    let error = session.call("tarin", &[]).expect_err("no such step");
+    assert!(errors_of(&error).contains("unknown name `tarin`"));
+    // The session is still alive.
+    session.call("train", &[x]).expect("it runs");
+}
+
+#[test]
+fn interactive_input() {
+    let mut session = Engine::new().session();
+    assert_eq!(session.eval("let x = tensor([1.0, 2.0])").expect("fine").value, None);
+    let shown = session.eval("x * 2").expect("fine");
+    assert_eq!((shown.value.as_deref(), shown.kind.as_str()), (Some("f32[2]\n[2. 4.]"), "f32[2]"));
+    assert_eq!(session.eval("sum(ans)").expect("fine").value.as_deref(), Some("6.0"));
+    let error = session.eval("let y = x + ones([3])").expect_err("shapes clash");
+    assert!(errors_of(&error).contains("TG0221"), "{error:?}");
+    assert!(session.eval("1 +").is_err());
+    session.eval("fn f(a) = a + 1").expect("fine");
+    session.eval("fn f(a) = a + 2").expect("definitions can be replaced");
+    assert_eq!(session.eval("f(1)").expect("fine").value.as_deref(), Some("3"));
+    assert_eq!(session.eval("\"text\"").expect("fine").value.as_deref(), Some("\"text\""));
+    let names: Vec<String> = session.variables().iter().map(|v| v.name.to_string()).collect();
+    assert!(names.contains(&"x".to_string()) && names.contains(&"f".to_string()));
+}
+
+#[test]
+fn runs_can_be_cancelled() {
+    let program = Engine::new()
+        .compile(Source::text("loop.tg", "let n = 0\nfor i in 0..1000000000 { n += 1 }\nprint(n)"))
+        .expect("a sound program");
+    let mut session = program.session().expect("a session");
+    let cancel = session.cancel_handle();
+    let waiting = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        cancel.store(true, Ordering::Relaxed);
+    });
+    let error = session.run().expect_err("it is stopped");
+    waiting.join().expect("the other thread");
+    assert!(errors_of(&error).contains("TG0405"), "{error:?}");
+    assert_eq!(session.eval("1 + 1").expect("it goes on").value.as_deref(), Some("2"));
+}
+
+#[test]
+fn sessions_and_programs_move_between_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let program = Engine::new().compile(Source::text("p.tg", PROGRAM)).expect("a sound program");
+    is_send(&program);
+    let session = program.session().expect("a session");
+    is_send(&session);
+    let shared = std::sync::Arc::new(program);
+    let other = std::sync::Arc::clone(&shared);
+    let planned = std::thread::spawn(move || other.plans().len()).join().expect("the other thread");
+    assert_eq!(planned, 1);
+}
+
+#[test]
+fn unreadable_files_are_errors() {
+    let error = Source::file("/no/such/file.tg").expect_err("there is none");
+    assert_eq!(error.to_string(), "cannot read `/no/such/file.tg`: there is no such file");
+}
+
+#[test]
+fn syntax_errors_stop_before_evaluation() {
+    let error = Engine::new().compile(Source::text("p.tg", "let = 3\nprint(undefined)")).expect_err("no program");
+    assert!(error.diagnostics().iter().all(|d| d.code.0.starts_with("TG01")), "{error:?}");
+}

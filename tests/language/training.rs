@@ -1,0 +1,249 @@
+//! Gradients, optimizers, regions: what training does.
+
+use crate::support::{check, run};
+
+const MLP: &str = r#"
+use nn
+use optim
+model Block(d: int) {
+  let fc = nn.Linear(d, d)
+  state calls: f32[] = 0.0
+  fn forward(x) {
+    calls := calls + 1.0
+    nn.dropout(relu(fc(x)), 0.2)
+  }
+}
+model Net(d: int) {
+  let blocks = [Block(d) for i in 0..3]
+  fn forward(x) {
+    let y = x
+    for b in blocks { y = REGION }
+    y
+  }
+}
+let net = Net(8)
+step train(x: f32[16, 8]) {
+  let cost = mean(square(net(x) - 1.0))
+  minimize cost over net with optim.adamw(lr: optim.cosine(0.05, 10))
+  return cost
+}
+let x = normal([16, 8])
+for i in 0..8 { print(train(x)) }
+print(net.blocks[1].fc.w, net.blocks[2].calls)
+"#;
+
+fn losses(printed: &str) -> Vec<f64> {
+    printed.lines().map_while(|l| l.parse().ok()).collect()
+}
+
+#[test]
+fn an_mlp_learns() {
+    let losses = losses(&run(&MLP.replace("REGION", "b(y)")));
+    assert_eq!(losses.len(), 8);
+    assert!(losses[7] < 0.8 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn checkpointed_and_plain_runs_agree_bit_for_bit() {
+    let plain = run(&MLP.replace("REGION", "b(y)"));
+    assert!(plain.ends_with("8.0"), "each state is written once a step: {plain}");
+    for region in ["checkpoint < b(y) >", "checkpoint(bind: none) < b(y) >", "checkpoint(policy: dots) < b(y) >"] {
+        assert_eq!(run(&MLP.replace("REGION", region)), plain, "{region}");
+    }
+}
+
+#[test]
+fn gradients_of_values() {
+    let text = r#"
+fn f(a, b) = sum(a * a * b)
+let v, gs = value_and_grad(f, tensor([1.0, 2.0]), tensor([3.0, 4.0]))
+print(v, gs[0], gs[1])
+step second(x: f32[2]) {
+  let y = sum(x * x * x)
+  let g = grad(y, x)
+  return grad(sum(g), x)
+}
+print(second(tensor([1.0, 2.0])))
+step several(x: f32[2], y: f32[2]) {
+  let g = grad(sum(x * y), [x, y])
+  return g[0], g[1]
+}
+print(several(ones([2]), tensor([5.0, 6.0])))
+"#;
+    let printed = "19.0 f32[2]\n[ 6. 16.] f32[2]\n[1. 4.]\nf32[2]\n[ 6. 12.]\n(f32[2]\n[5. 6.], f32[2]\n[1. 1.])";
+    assert_eq!(run(text), printed);
+}
+
+#[test]
+fn pullback_gives_parameter_and_input_gradients() {
+    let text = r#"
+model Scale() {
+  param w: f32[2] = full(3.0)
+  fn forward(x) = x * w
+}
+let m = Scale()
+fn twice(x) = 2.0 * x
+step f(x: f32[2]) {
+  let grads, back = pullback(m, x, tensor([1.0, 10.0]))
+  return grads.w, back, pullback(twice, x, ones([2]))
+}
+let w, back, t = f(tensor([5.0, 6.0]))
+print(w, back, t)
+"#;
+    assert_eq!(run(text), "f32[2]\n[ 5. 60.] f32[2]\n[ 3. 30.] f32[2]\n[2. 2.]");
+}
+
+#[test]
+fn trees_of_gradients() {
+    let text = r#"
+use nn
+use optim
+let net = nn.Linear(2, 1)
+step f(x: f32[4, 2]) {
+  let g = grad(sum(net(x)), net)
+  let doubled = g * 2.0 - g
+  let n = norm(g)
+  let clipped = optim.clip(g, 1.0)
+  return norm(doubled) - n, norm(clipped), g.b, map(half, g).b
+}
+fn half(x) = x / 2.0
+let same, clipped, b, h = f(ones([4, 2]))
+print("{same:.3f} {clipped:.3f}", b, h)
+"#;
+    assert_eq!(run(text), "0.000 1.000 f32[1]\n[4.] f32[1]\n[2.]");
+}
+
+#[test]
+fn microbatches_add_up_to_the_batch() {
+    let text = r#"
+use nn
+use optim
+let net = nn.Linear(3, 1)
+step parts(x: f32[8, 3]) {
+  let g = 0
+  for part in microbatches(x, 4) { g += grad(sum(square(net(part))), net) }
+  return g.w
+}
+step whole(x: f32[8, 3]) { return grad(sum(square(net(x))), net).w }
+let x = normal([8, 3])
+print(max(abs(parts(x) - whole(x))) < 1e-4)
+step pairs(x: f32[4, 2], y: f32[4]) {
+  let total = 0.0
+  for a, b in microbatches(x, y, 2) { total += sum(a) * sum(b) }
+  return total
+}
+print(pairs(ones([4, 2]), ones([4])))
+"#;
+    assert_eq!(run(text), "true\n16.0");
+}
+
+#[test]
+fn two_updates_in_one_step_run_in_order() {
+    let text = r#"
+model M() { param w: f32[1] = ones()
+  fn forward() = w }
+let m = M()
+optimizer plain(lr) { p := p - lr * g }
+optimizer counted() { p := p * 0.0 + t }
+step two() {
+  let before = m.w
+  minimize sum(m.w * 2.0) over m with plain(lr: 0.25)
+  let between = m.w
+  minimize sum(m.w * m.w) over m with plain(lr: 0.5)
+  return before, between, m.w
+}
+let a, b, c = two()
+print(float(a), float(b), float(c), float(m.w))
+let opt = counted()
+step twice() {
+  minimize sum(m.w) over m with opt
+  minimize sum(m.w) over m with opt
+  return m.w
+}
+print(float(twice()), float(twice()))
+"#;
+    assert_eq!(run(text), "1.0 0.5 0.0 0.0\n2.0 4.0");
+}
+
+#[test]
+fn hyper_parameters_change_without_a_new_plan() {
+    let text = r#"
+model M() { param w: f32[1] = ones()
+  fn forward() = w }
+let m = M()
+optimizer plain(lr) { p := p - lr * g }
+let opt = plain(m, lr: 0.0)
+step train() { minimize sum(m.w) over m with opt }
+train()
+print(float(m.w))
+opt.lr = 0.25
+train()
+print(float(m.w), opt.lr)
+"#;
+    assert_eq!(run(text), "1.0\n0.75 0.25");
+}
+
+#[test]
+fn learning_rates_may_be_functions_of_the_update_count() {
+    let text = r#"
+model M() { param w: f32[1] = zeros()
+  fn forward() = w }
+let m = M()
+fn rate(t) = t * 10.0
+optimizer plain(lr) { p := p - lr * g }
+step train() { minimize sum(m.w) over m with plain(lr: rate) }
+train()
+train()
+print(float(m.w))
+"#;
+    assert_eq!(run(text), "-30.0");
+}
+
+#[test]
+fn frozen_parameters_stay() {
+    let text = r#"
+use optim
+model M() {
+  param a: f32[1] = ones()
+  param frozen b: f32[1] = ones()
+  fn forward() = a * b
+}
+let m = M()
+step train() { minimize sum(m()) over m with optim.sgd(lr: 0.5) }
+train()
+print(float(m.a), float(m.b))
+"#;
+    assert_eq!(run(text), "0.5 1.0");
+}
+
+#[test]
+fn training_is_known_in_the_graph() {
+    let text = r#"
+use optim
+model M() { param w: f32[1] = ones()
+  fn forward() = if training { w * 2.0 } else { w } }
+let m = M()
+step train() {
+  let inner = 0.0
+  with training: false { inner = sum(m()) }
+  let loss = sum(m())
+  minimize loss over m with optim.sgd(lr: 0.0)
+  return loss, inner
+}
+step test() { return sum(m()) }
+let a, b = train()
+print(float(a), float(b), float(test()), float(m()))
+"#;
+    assert_eq!(run(text), "2.0 1.0 1.0 1.0");
+}
+
+#[test]
+fn region_options_are_checked() {
+    let step = |options: &str| format!("step f(x: f32[2]) {{ return checkpoint({options}) < exp(x) > }}");
+    assert_eq!(check(&step("bind: some")), "1: TG0233 `bind` is one of `all`, `grad`, `output`, `none`");
+    assert_eq!(check(&step("keeps: [x]")), "1: TG0233 `checkpoint` has no option `keeps`");
+    assert_eq!(check(&step("policy: all")), "1: TG0233 `policy` is `nothing`, `dots` or `names(\"…\")`");
+    assert_eq!(check(&step("policy: names(\"a\"), bind: grad")), "");
+    let keep = "step f(x: f32[2]) { return checkpoint(keep: [h]) < { let h = exp(x); name(h, \"h\") * 2.0 } > }";
+    assert_eq!(check(keep), "");
+}
