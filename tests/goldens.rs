@@ -145,6 +145,37 @@ fn gpt_with_adamw_and_clipping() {
 }
 
 #[test]
+fn library() {
+    let printed = run("library.tg", &[]);
+    assert!(printed.contains("the library keeps its promises"), "{printed}");
+}
+
+/// The losses of `regions.tg`, and all it saved.
+fn regions(mode: &str, dropout: &str) -> (String, Vec<(String, Vec<u8>)>) {
+    let out =
+        std::env::temp_dir().join(format!("tg-regions-{}-{mode}-{dropout}.safetensors", std::process::id()));
+    let losses = run("regions.tg", &[("MODE", mode), ("DROPOUT", dropout), ("OUT", &out.to_string_lossy())]);
+    assert_eq!(losses.lines().count(), 20, "{losses}");
+    let saved = fs::read(&out).expect("the program saved its parameters");
+    let saved = SafeTensors::deserialize(&saved).expect("what was saved can be read");
+    let mut tensors: Vec<(String, Vec<u8>)> =
+        saved.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect();
+    tensors.sort();
+    assert!(tensors.len() > 30, "{} tensors", tensors.len());
+    fs::remove_file(&out).expect("the file can be removed");
+    (losses, tensors)
+}
+
+#[test]
+fn checkpointed_runs_give_the_same_bits() {
+    assert!(regions("plain", "0.2") == regions("regions", "0.2"));
+    let plain = regions("plain", "0.0");
+    assert!(plain != regions("plain", "0.2"), "dropout does nothing");
+    assert!(plain == regions("even", "0.0"));
+    assert!(plain == regions("decreasing", "0.0"));
+}
+
+#[test]
 fn operations_and_their_gradients() {
     let printed = run("ops.tg", &[]);
     assert!(printed.contains("all operations agree with the reference"), "{printed}");

@@ -5,17 +5,18 @@ mod schedule_support;
 use std::time::{Duration, Instant};
 
 use schedule_support::{
-    brute::{by_down_sets, by_permutations},
+    brute::{by_down_sets, by_permutations, worst_by_down_sets},
     case1::{Binding, Block64, MIB, case1},
-    check::check,
+    check::{check, plain_peak},
     random::{Random, Shape, graph},
 };
 use tg::{
     plan::Instruction,
     schedule::{
-        BufferFlags, BufferId, GraphBuilder, Options, OrderKind, ScheduleGraph, instructions,
+        BufferFlags, BufferId, GraphBuilder, OpId, Options, OrderKind, ScheduleGraph, instructions,
+        lower_bound,
         pack::{Block, PackOptions, pack},
-        schedule,
+        schedule, worst_order,
     },
 };
 
@@ -54,6 +55,26 @@ fn small_random_graphs_lie_between_bound_and_peak() {
     let excess = 100.0 * sum / f64::from(count);
     println!("up to 10 ops: mean excess {excess:.4} %, bound tight in {tight} of {count}");
     assert!(excess < 1.0, "mean excess of {excess} %");
+}
+
+#[test]
+fn cuts_and_case_distinctions_prove_nothing_false() {
+    // Without the exhaustive search, starting from a good order and from any.
+    let (mut tight, mut count) = (0, 0);
+    for seed in 0..1500u64 {
+        let shape = Shape { ops: 3 + seed as usize % 10, dense: seed % 2 == 0 };
+        let graph = graph(&mut Random::new(seed), shape);
+        let optimum = by_down_sets(&graph);
+        let source: Vec<OpId> = graph.ops().collect();
+        for order in [schedule(&graph, &Options::default()).order, source] {
+            let bound = lower_bound(&graph, &order);
+            assert!(bound.bytes <= optimum, "seed {seed}: {} is above the optimum {optimum}", bound.bytes);
+            tight += usize::from(bound.bytes == optimum);
+            count += 1;
+        }
+    }
+    println!("cuts and case distinctions tight in {tight} of {count}");
+    assert!(tight * 10 > count * 9);
 }
 
 #[test]
@@ -96,6 +117,41 @@ fn plans_do_not_depend_on_the_run() {
     for seed in 0..4 {
         let graph = graph(&mut Random::new(seed), Shape { ops: 60, dense: true });
         assert_eq!(plan(&graph), plan(&graph), "seed {seed}");
+    }
+}
+
+#[test]
+fn the_worst_order_lies_between_witness_and_bound() {
+    let (mut exact, mut count) = (0, 0);
+    for seed in 0..2000u64 {
+        let shape = Shape { ops: 1 + seed as usize % 11, dense: seed % 2 == 0 };
+        let graph = graph(&mut Random::new(seed), shape);
+        let worst = worst_order(&graph);
+        let truth = worst_by_down_sets(&graph);
+        assert_eq!(plain_peak(&graph, &worst.witness), worst.witness_bytes, "seed {seed}");
+        assert!(worst.witness_bytes <= truth, "seed {seed}: the witness is worse than the worst order");
+        assert!(truth <= worst.bytes, "seed {seed}: an order is worse than the bound");
+        exact += usize::from(worst.is_exact());
+        count += 1;
+    }
+    println!("worst order exact in {exact} of {count}");
+    assert!(exact * 10 > count * 9);
+}
+
+#[test]
+fn case_1_in_every_schedule() {
+    let worst = |binding| {
+        let graph = case1(Block64 { blocks: 64, checkpoint: true, binding });
+        let worst = worst_order(&graph);
+        assert_eq!(plain_peak(&graph, &worst.witness), worst.witness_bytes);
+        let mib = |bytes: u64| bytes as f64 / MIB as f64 + CASE1_RESIDENT;
+        (mib(worst.witness_bytes), mib(worst.bytes))
+    };
+    let (witness, bound) = worst(Binding::All);
+    assert!(witness == bound && bound <= 3848.51, "{witness} to {bound}");
+    for binding in [Binding::None, Binding::Grad] {
+        let (witness, bound) = worst(binding);
+        assert!(witness > 12_000.0 && bound < 13_500.0, "{binding:?}: {witness} to {bound}");
     }
 }
 

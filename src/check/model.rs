@@ -14,7 +14,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    ir::SlotKind,
+    ir::{DType, SlotKind},
     source::Span,
     syntax::ast::{FieldDecl, Name},
 };
@@ -131,8 +131,10 @@ impl Evaluator {
                 ));
             }
         };
+        // State is kept as declared, since running statistics lose too much in 16 bits. Only f64
+        // widens it: nothing in such a model is narrower than what it is compared with.
         let dtype = match self.param_dtype {
-            Some(stored) if !is_state && dtype.is_float() => stored,
+            Some(stored) if dtype.is_float() && (!is_state || stored == DType::F64) => stored,
             _ => dtype,
         };
         if !is_state && decl.trainable && !dtype.is_float() {

@@ -5,7 +5,7 @@
 use super::{Exit, args, output::Output, source};
 use crate::{
     diagnostic::{Diagnostic, Severity},
-    engine::{CompileOptions, Engine},
+    engine::Engine,
     report::{self, Bytes, Format, style::Part},
     source::SourceMap,
 };
@@ -22,7 +22,10 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
         let name = path.display().to_string();
         match source::read(path) {
             Ok(source) => {
-                let checked = engine.check(source, &options);
+                let mut checked = engine.check(source, &options);
+                if args.no_fixes {
+                    leave_out_fixes(&mut checked.diagnostics);
+                }
                 failed |= show(&name, &checked.diagnostics, &checked.sources, args, output);
                 if format == Format::Human && checked.is_sound() {
                     output.out(&sound(&name, &checked.plans, output));
@@ -32,6 +35,14 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
         }
     }
     if failed { Exit::Errors } else { Exit::Success }
+}
+
+/// Fixes whose saving is known from planning again are the slow part of a check.
+fn leave_out_fixes(diagnostics: &mut [Diagnostic]) {
+    for diagnostic in diagnostics.iter_mut().filter(|d| d.saving.is_some()) {
+        diagnostic.fixes.clear();
+        diagnostic.saving = None;
+    }
 }
 
 /// Writes the diagnostics of one file; whether they make the command fail.

@@ -10,6 +10,7 @@ mod check;
 mod devices;
 mod explain;
 pub(crate) mod interrupt;
+mod ir;
 pub(crate) mod output;
 mod plan;
 pub(crate) mod run;
@@ -60,9 +61,11 @@ pub fn main() -> ExitCode {
         Some(Command::Run(args)) => run::run(args, &mut output),
         Some(Command::Check(args)) => check::run(args, &mut output),
         Some(Command::Plan(args)) => plan::run(args, &mut output),
+        Some(Command::Ir(args)) => ir::run(args, &mut output),
+        Some(Command::Repl(args)) => crate::repl::run(args.file.as_deref(), &mut output),
+        None => crate::repl::run(None, &mut output),
         Some(Command::Explain(args)) => explain::run(args, &mut output),
         Some(Command::Devices) => devices::run(&mut output),
-        _ => Exit::Success,
     };
     if output.failed() { Exit::Errors.into() } else { exit.into() }
 }

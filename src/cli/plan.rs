@@ -12,7 +12,7 @@ use crate::{
     report,
     schedule::{self, OrderKind},
     source::{FileId, Span},
-    syntax::ast::StmtKind,
+    syntax::ast::{DimExpr, ExprKind, StmtKind},
 };
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
@@ -99,12 +99,58 @@ fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked) -> String {
         .iter()
         .map(|plan| {
             let report = report::plan::report(plan, &checked.sources);
-            report::plan::json(&report, "cpu", &[], 0, &of_step(&plan.name, checked), &checked.sources)
+            report::plan::json(
+                &report,
+                "cpu",
+                &dims(plan, checked),
+                0,
+                &of_step(&plan.name, checked),
+                &checked.sources,
+            )
         })
         .collect();
     let mut text = report::plan::json_file(name, steps).to_string();
     text.push('\n');
     text
+}
+
+/// The sizes that the dimension variables of a step have in a plan: names in the shapes of its
+/// parameters that no constant has.
+fn dims(plan: &Plan, checked: &Checked) -> Vec<(String, u64)> {
+    let ast = &checked.ast;
+    let is_constant = |name: &str| {
+        ast.body.iter().any(|&id| match &ast.stmt(id).kind {
+            StmtKind::Const { name: constant, .. } => &*constant.name == name,
+            StmtKind::Let { names, .. } => names.iter().any(|n| &*n.name == name),
+            _ => false,
+        })
+    };
+    let step = ast.stmts.iter().find_map(|stmt| match &stmt.kind {
+        StmtKind::Step(decl) if decl.name.name == plan.name => Some(decl),
+        _ => None,
+    });
+    let mut dims: Vec<(String, u64)> = Vec::new();
+    for param in step.iter().flat_map(|decl| &decl.params) {
+        let Some(shape) = param.ty.as_ref().and_then(|ty| ty.dims.as_ref()) else { continue };
+        let Some(input) = plan.graph.inputs.iter().find(|i| i.name == param.name.name) else { continue };
+        if shape.len() != input.ty.rank() {
+            continue;
+        }
+        for (dim, &size) in shape.iter().zip(input.ty.shape()) {
+            let name = match dim {
+                DimExpr::Default { name, .. } => &name.name,
+                DimExpr::Expr(id) => match &ast.expr(*id).kind {
+                    ExprKind::Name(name) if !is_constant(name) => name,
+                    _ => continue,
+                },
+                DimExpr::Rest(_) => continue,
+            };
+            if !dims.iter().any(|(known, _)| **known == **name) {
+                dims.push((name.to_string(), size as u64));
+            }
+        }
+    }
+    dims
 }
 
 /// The diagnostics that stand inside the declaration of a step.

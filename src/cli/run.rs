@@ -2,10 +2,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 
 use super::{Exit, args, interrupt, output::Output, source};
@@ -38,8 +35,8 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
         interrupt::on(move || cancel.store(true, Ordering::Relaxed), || session.run());
     let later = session.take_diagnostics();
     show(&later, session.sources(), output);
-    if printer.is_closed() {
-        return Exit::Closed;
+    if let Some(exit) = printer.failed(output) {
+        return exit;
     }
     match result {
         Ok(()) => Exit::Success,
@@ -68,24 +65,38 @@ pub fn is_cancelled(error: &Error) -> bool {
 
 /// Writes what a session prints to standard output.
 pub struct Printer {
-    closed: Arc<AtomicBool>,
+    failure: Arc<Mutex<Option<io::Error>>>,
 }
 
 impl Printer {
-    /// A session whose output nobody reads any more stops, as a process does that SIGPIPE ends.
+    /// A session whose output is lost stops, as a process does that SIGPIPE ends.
     pub fn attach(session: &mut Session) -> Printer {
-        let closed = Arc::new(AtomicBool::new(false));
-        let (flag, cancel) = (Arc::clone(&closed), session.cancel_handle());
+        let failure = Arc::new(Mutex::new(None));
+        let (slot, cancel) = (Arc::clone(&failure), session.cancel_handle());
         session.on_print(move |line| {
-            if print_line(&mut io::stdout().lock(), line).is_err() {
-                flag.store(true, Ordering::Relaxed);
+            let mut slot = lock(&slot);
+            if slot.is_none()
+                && let Err(error) = print_line(&mut io::stdout().lock(), line)
+            {
+                *slot = Some(error);
                 cancel.store(true, Ordering::Relaxed);
             }
         });
-        Printer { closed }
+        Printer { failure }
     }
 
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+    /// How the command ends if output was lost; says why where nobody did it on purpose.
+    pub fn failed(&self, output: &mut Output) -> Option<Exit> {
+        let failure = lock(&self.failure);
+        let error = failure.as_ref()?;
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Some(Exit::Closed);
+        }
+        output.err(&format!("error: cannot write the output: {error}\n"));
+        Some(Exit::Errors)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

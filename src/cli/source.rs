@@ -90,6 +90,9 @@ fn similar(path: &Path) -> Option<PathBuf> {
         return None;
     }
     let wanted = path.file_name()?.to_str()?.to_lowercase();
+    // One letter in three may be wrong, two at most.
+    let stem = wanted.trim_end_matches(".tg").chars().count();
+    let allowed = (stem / 3).clamp(1, 2);
     let parent = path.parent()?;
     let folder = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     let mut best: Option<(usize, String)> = None;
@@ -99,7 +102,7 @@ fn similar(path: &Path) -> Option<PathBuf> {
         let Some(name) = name.to_str().filter(|n| n.ends_with(".tg")) else { continue };
         let distance = crate::report::explain::distance(&wanted, &name.to_lowercase());
         let is_better = best.as_ref().is_none_or(|(d, n)| (distance, name) < (*d, n.as_str()));
-        if distance <= 2 && is_better {
+        if distance <= allowed && is_better {
             best = Some((distance, name.to_owned()));
         }
     }

@@ -15,6 +15,7 @@
 //! ```
 
 mod allow;
+mod inspect;
 mod program;
 mod session;
 mod stack;
@@ -33,6 +34,7 @@ use crate::{
     syntax::{self, ast::Ast},
 };
 
+pub use inspect::Documentation;
 pub use program::{Checked, Program};
 pub use session::{Evaluated, Session, Variable};
 

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{internal_fault, stack::on_big_stack};
+use super::{Source, internal_fault, stack::on_big_stack};
 use crate::{
     check::{Eval, Evaluator, Halt, value::Value},
     codes,
@@ -40,7 +40,7 @@ pub struct Variable {
 
 /// The state of a running program.
 pub struct Session {
-    evaluator: Evaluator,
+    pub(super) evaluator: Evaluator,
     program: Option<Arc<Ast>>,
     /// The definitions of the program are evaluated.
     is_defined: bool,
@@ -84,9 +84,23 @@ impl Session {
 
     /// Evaluates a text as if it stood at the end of the script. Definitions can be replaced.
     pub fn eval(&mut self, text: &str) -> Result<Evaluated, Error> {
-        self.define()?;
         self.inputs += 1;
-        let file = self.evaluator.sources.add(format!("<input {}>", self.inputs), text);
+        let name = format!("<repl:{}>", self.inputs);
+        self.eval_named(&name, text)
+    }
+
+    /// Runs another program in this session: its names join those that are there, and paths start
+    /// from its folder until it has ended.
+    pub fn load(&mut self, source: &Source) -> Result<Evaluated, Error> {
+        let directory = std::mem::replace(&mut self.evaluator.settings.directory, source.directory.clone());
+        let result = self.eval_named(&source.name, &source.text);
+        self.evaluator.settings.directory = directory;
+        result
+    }
+
+    fn eval_named(&mut self, name: &str, text: &str) -> Result<Evaluated, Error> {
+        self.define()?;
+        let file = self.evaluator.sources.add(name, text);
         let (ast, diagnostics) = syntax::parse(file, text);
         if diagnostics.iter().any(Diagnostic::is_error) {
             return Err(Error::new(diagnostics, Arc::new(self.evaluator.sources.clone())));
@@ -143,7 +157,10 @@ impl Session {
     }
 
     /// Runs `work` on a large stack; everything that it reports becomes the error.
-    fn guarded<T: Send>(&mut self, work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send) -> Result<T, Error> {
+    pub(super) fn guarded<T: Send>(
+        &mut self,
+        work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send,
+    ) -> Result<T, Error> {
         let evaluator = &mut self.evaluator;
         let before = std::mem::take(&mut evaluator.diagnostics);
         let result = on_big_stack(|| work(evaluator));

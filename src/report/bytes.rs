@@ -32,9 +32,40 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// MiB with one decimal and no unit, for table columns that name the unit once.
-pub fn mib(bytes: u64) -> String {
-    format!("{:.1}", bytes as f64 / MIB)
+/// The unit of a table or an axis, so that its numbers need none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    B,
+    KiB,
+    MiB,
+}
+
+impl Unit {
+    /// In which the largest figure has at least two digits before the point.
+    pub fn of(largest: u64) -> Unit {
+        match largest {
+            0..10_240 => Unit::B,
+            10_240..10_485_760 => Unit::KiB,
+            _ => Unit::MiB,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::B => "B",
+            Unit::KiB => "KiB",
+            Unit::MiB => "MiB",
+        }
+    }
+
+    /// With one decimal, but whole bytes.
+    pub fn write(self, bytes: u64) -> String {
+        match self {
+            Unit::B => bytes.to_string(),
+            Unit::KiB => format!("{:.1}", bytes as f64 / KIB),
+            Unit::MiB => format!("{:.1}", bytes as f64 / MIB),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -59,6 +90,14 @@ mod tests {
             assert_eq!(Bytes(bytes).to_string(), text);
         }
         assert_eq!(format!("{:>10}|", Bytes(4096)), "   4.0 KiB|");
-        assert_eq!(mib(50 << 20), "50.0");
+    }
+
+    #[test]
+    fn one_unit_for_a_table() {
+        let cases = [(900, "B", "900"), (1 << 20, "KiB", "1024.0"), (50 << 20, "MiB", "50.0")];
+        for (bytes, name, text) in cases {
+            let unit = Unit::of(bytes);
+            assert_eq!((unit.name(), unit.write(bytes).as_str()), (name, text));
+        }
     }
 }

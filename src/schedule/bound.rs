@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Arcs that all cuts of one bound may look at together.
-pub(super) const CUT_WORK: u64 = 20_000_000;
+pub(super) const CUT_WORK: u64 = 12_000_000;
 
 /// The same for proofs by case distinction, and how many peaks below the best are tried.
 pub(super) const REFUTE_WORK: u64 = 40_000_000;

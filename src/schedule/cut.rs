@@ -88,6 +88,9 @@ pub(super) struct Cutter<'a> {
     present: i64,
 }
 
+/// A read buffer that may be overwritten, and the free ops that must have read it.
+type Partner = (u32, Vec<u32>);
+
 /// A network that has been solved for one op, to be asked what forcing another op costs.
 pub(super) struct Solved {
     network: Network,
@@ -176,7 +179,8 @@ impl<'a> Cutter<'a> {
             self.node[u as usize] = i as u32 + 2;
         }
         let base = self.build(&free) - self.present + live + self.own(v);
-        *work = work.saturating_sub(self.network.size());
+        // Building takes longer than a look at what is built.
+        *work = work.saturating_sub(self.network.size().saturating_mul(3));
         let choices = self.choices(v);
         let mut best: Option<Cut> = None;
         let mut networks = Vec::new();
@@ -401,7 +405,7 @@ impl<'a> Cutter<'a> {
             }
             Some(list)
         };
-        let mut by_made: Vec<(u32, Vec<(u32, Vec<u32>)>)> = Vec::new();
+        let mut by_made: Vec<(u32, Vec<Partner>)> = Vec::new();
         let mut undecided = false;
         for (m, r) in ix.pairs(v) {
             if let Some(readers) = pending(r) {

@@ -6,7 +6,10 @@
 //! the same buffers alive or fewer, since buffers freed by it stay freed and what it made is read
 //! only by ops that need it anyway.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, hash_map::Entry},
+};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -105,7 +108,7 @@ pub(super) fn search(ix: &Index, range: Range<'_>, floor: i64, limit: i64, state
             order.reverse();
             return Found::Order(order, peak);
         }
-        if !known.contains_key(&set) {
+        if let Entry::Vacant(place) = known.entry(set) {
             for op in 0..ops.len() {
                 if stretch.is_ready(op, set) && !seen.contains(&(set | 1 << op)) {
                     let need = (entry.alive + stretch.cost(op, set).0).max(peak);
@@ -115,7 +118,7 @@ pub(super) fn search(ix: &Index, range: Range<'_>, floor: i64, limit: i64, state
                     }
                 }
             }
-            known.insert(set, entry);
+            place.insert(entry);
         }
         loop {
             let Some((Reverse(need), _, _, from, op)) = heap.pop() else { return Found::Nothing };

@@ -142,8 +142,8 @@ impl Local {
         self.clock += 1;
         let mut now = self.alive[start];
         let (mut peak, mut position) = (i64::MIN, start);
-        for at in start..end {
-            let v = order[at] as usize;
+        for (at, &op) in order.iter().enumerate().take(end).skip(start) {
+            let v = op as usize;
             let mut freed = 0;
             for &r in ix.reads.get(v) {
                 let r = r as usize;

@@ -17,6 +17,7 @@ mod place;
 mod profile;
 mod refute;
 mod search;
+mod worst;
 
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ pub use bound::{Bound, lower_bound};
 pub use graph::{Buffer, BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
 pub use place::{Places, place};
 pub use profile::instructions;
+pub use worst::{Worst, worst_order};
 
 use crate::plan::Schedule;
 use index::Index;

@@ -43,6 +43,9 @@ impl Refuter<'_, '_> {
         // The last cut of each op; with more edges it can only have grown.
         let mut cuts: FxHashMap<u32, i64> = FxHashMap::default();
         for &v in hot {
+            if *self.work == 0 {
+                return false;
+            }
             if self.solve(cutter, v, &mut cuts) {
                 return true;
             }

@@ -34,7 +34,7 @@ const DFS: [(&str, Heuristic); 3] = [
 const WHOLE_STATES: usize = 60_000;
 const WINDOW_STATES: usize = 200_000;
 /// Arcs and ops that cuts may look at while they improve an order.
-const IMPROVE_WORK: u64 = 30_000_000;
+const IMPROVE_WORK: u64 = 20_000_000;
 /// How many of the heuristics' orders are improved.
 const STARTS: usize = 3;
 

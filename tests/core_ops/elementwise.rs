@@ -60,7 +60,7 @@ fn tolerance(op: Unary, x: f64) -> (f64, f64) {
         Unary::Sigmoid | Unary::Rsqrt => (4.0, 1e-37),
         Unary::Silu => (4.0, 1e-37),
         // The rounding of exp's argument, of the size of x³, is the relative error of a small result.
-        Unary::Gelu => (4.0 + 3.0 * (0.8 * x.abs() + 0.0357 * x.abs().powi(3)).min(90.0), 1e-37),
+        Unary::Gelu => (4.0 + 6.0 * (1.6 * x.abs() + 0.0714 * x.abs().powi(3)).min(90.0), 1e-37),
         Unary::Sin | Unary::Cos => (3.0, 1e-2),
         _ => (1.0, 1e-44),
     }

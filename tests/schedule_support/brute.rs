@@ -82,12 +82,24 @@ fn best_saving(graph: &ScheduleGraph, op: OpId, dies: &dyn Fn(BufferId) -> bool)
     best
 }
 
-/// Dynamic programming over the sets of ops that can be done. Up to about 20 ops.
+/// The lowest peak over all orders and overwrites, by dynamic programming over the sets of ops that
+/// can be done. Up to about 20 ops.
 pub fn by_down_sets(graph: &ScheduleGraph) -> u64 {
+    down_sets(graph, true).0
+}
+
+/// The highest peak of any order without overwrites.
+pub fn worst_by_down_sets(graph: &ScheduleGraph) -> u64 {
+    down_sets(graph, false).1
+}
+
+/// The lowest and the highest peak.
+fn down_sets(graph: &ScheduleGraph, overwrite: bool) -> (u64, u64) {
     let n = graph.op_count();
     if n == 0 {
-        return inputs(graph);
+        return (inputs(graph), inputs(graph));
     }
+    let mut highest = 0;
     let mut need = vec![0u32; n];
     for op in graph.ops() {
         for p in graph.after(op) {
@@ -127,10 +139,12 @@ pub fn by_down_sets(graph: &ScheduleGraph) -> u64 {
             }
             let dies = |r: BufferId| readers[r.0 as usize] & !set & !bit == 0;
             let made: u64 = graph.makes(op).iter().map(|&b| graph.arena_bytes(b)).sum();
-            let here = alive + made + graph.workspace(op) - best_saving(graph, op, &dies);
+            let saved = if overwrite { best_saving(graph, op, &dies) } else { 0 };
+            let here = alive + made + graph.workspace(op) - saved;
+            highest = highest.max(here);
             let next = &mut best[(set | bit) as usize];
             *next = (*next).min(so_far.max(here));
         }
     }
-    best[(1 << n) - 1]
+    (best[(1 << n) - 1], highest)
 }

@@ -70,6 +70,45 @@ pub fn check(graph: &ScheduleGraph, plan: &Schedule) {
     proof(graph, plan);
 }
 
+/// The peak of an order without overwrites; asserts that the order is legal.
+pub fn plain_peak(graph: &ScheduleGraph, order: &[OpId]) -> u64 {
+    assert_eq!(order.len(), graph.op_count());
+    let mut done = vec![false; order.len()];
+    let mut readers: Vec<usize> = vec![0; graph.buffer_count()];
+    for op in graph.ops() {
+        graph.reads(op).iter().for_each(|b| readers[b.0 as usize] += 1);
+    }
+    let starts = |b: &BufferId| graph.maker(*b).is_none();
+    let mut now: u64 = graph.buffer_ids().filter(starts).map(|b| graph.arena_bytes(b)).sum();
+    let mut unread: u64 = graph
+        .buffer_ids()
+        .filter(starts)
+        .filter(|b| readers[b.0 as usize] == 0 && !graph.buffer(*b).flags.output)
+        .map(|b| graph.arena_bytes(b))
+        .sum();
+    let mut peak = 0;
+    for &op in order {
+        assert!(graph.after(op).iter().all(|p| done[p.0 as usize]));
+        assert!(graph.reads(op).iter().all(|&b| graph.maker(b).is_none_or(|p| done[p.0 as usize])));
+        assert!(!std::mem::replace(&mut done[op.0 as usize], true));
+        now += graph.makes(op).iter().map(|&b| graph.arena_bytes(b)).sum::<u64>();
+        peak = peak.max(now + graph.workspace(op));
+        now -= std::mem::take(&mut unread);
+        for &b in graph.reads(op) {
+            readers[b.0 as usize] -= 1;
+            if readers[b.0 as usize] == 0 && !graph.buffer(b).flags.output {
+                now -= graph.arena_bytes(b);
+            }
+        }
+        for &b in graph.makes(op) {
+            if readers[b.0 as usize] == 0 && !graph.buffer(b).flags.output {
+                now -= graph.arena_bytes(b);
+            }
+        }
+    }
+    peak
+}
+
 fn figures(graph: &ScheduleGraph, plan: &Schedule, spans: &[Option<(usize, usize)>]) {
     let mut live = vec![0i128; plan.order.len() + 1];
     for b in graph.buffer_ids() {

@@ -115,7 +115,7 @@ fn reduced_sin_cos(x: f32) -> (f32, f32, u32) {
     let n = sum - ROUNDING;
     // π/2 in three parts, so that n times the first two loses nothing.
     let r = n.mul_add(-std::f32::consts::FRAC_PI_2, x);
-    let r = n.mul_add(4.371_138_8e-8, r);
+    let r = n.mul_add(4.371_139e-8, r);
     let r = n.mul_add(1.715_129e-15, r);
     let z = r * r;
     let sin = polynomial(z, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]);
@@ -277,7 +277,7 @@ impl Real for f32 {
     fn tanh(self) -> f32 {
         let z = self * self;
         let p =
-            polynomial(z, [-5.704_988_7e-3, 2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
+            polynomial(z, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
         let near = (p * z).mul_add(self, self);
         let far = 1.0 - 2.0 / (Real::exp(2.0 * self) + 1.0);
         if f32::abs(self) < 0.625 { near } else { far }
@@ -314,7 +314,7 @@ impl Real for f32 {
                     -2.685_381_2e-2,
                     1.128_358_5e-1,
                     -3.761_262_6e-1,
-                    1.128_379_2,
+                    std::f32::consts::FRAC_2_SQRT_PI,
                 ],
             );
         let q = 1.0 / a;

@@ -60,7 +60,7 @@ impl<T: Element> Matrix<T> {
         Matrix { start: Shared::new(self.start.get().wrapping_add(offset)), ..self }
     }
 
-    fn from_place(self, row: usize, column: usize) -> Self {
+    fn part(self, row: usize, column: usize) -> Self {
         Matrix { start: Shared::new(self.at(row, column)), ..self }
     }
 
@@ -149,6 +149,9 @@ fn product<T: Element>(call: &Call<'_>) -> Result<Product<T>, OpError> {
     Ok(product)
 }
 
+/// What is done for each tile: (a, b, c, rows, columns).
+type Tile<'a, T> = dyn Fn(Matrix<T>, Matrix<T>, Matrix<T>, usize, usize) + Sync + 'a;
+
 impl<T: Element> Product<T> {
     fn is_trivial(&self) -> bool {
         let Size { m, k, n } = self.size;
@@ -161,12 +164,7 @@ impl<T: Element> Product<T> {
     }
 
     /// Calls `task` for every tile of every batch: (a, b, c, rows, columns) of the tile.
-    fn tiles(
-        &self,
-        rows: usize,
-        columns: usize,
-        task: impl Fn(Matrix<T>, Matrix<T>, Matrix<T>, usize, usize) + Sync,
-    ) {
+    fn tiles(&self, rows: usize, columns: usize, task: &Tile<'_, T>) {
         let Size { m, n, .. } = self.size;
         let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
         let run = |index: usize| {
@@ -174,19 +172,15 @@ impl<T: Element> Product<T> {
             let (row, column) = (tile / across * rows, tile % across * columns);
             let [a, b, c] = self.batch.offsets(batch);
             task(
-                self.a.shifted(a).from_place(row, 0),
-                self.b.shifted(b).from_place(0, column),
-                self.c.shifted(c).from_place(row, column),
+                self.a.shifted(a).part(row, 0),
+                self.b.shifted(b).part(0, column),
+                self.c.shifted(c).part(row, column),
                 rows.min(m - row),
                 columns.min(n - column),
             );
         };
         let count = down * across * self.batch.count();
-        if self.is_parallel() && count > 1 {
-            parallel::for_each(count, &run);
-        } else {
-            (0..count).for_each(run);
-        }
+        parallel::tasks(count, self.is_parallel(), &run);
     }
 }
 
@@ -260,14 +254,14 @@ fn float<T: Float>(product: &Product<T>) -> Result<(), OpError> {
     let Size { m, k, n } = product.size;
     if n == 1 {
         // c = a·b with a vector b.
-        product.tiles(64, 1, |a, b, c, rows, _| {
+        product.tiles(64, 1, &|a, b, c, rows, _| {
             simd::dispatch1(
                 MatVec { matrix: a, vector: (b.start, b.rows), result: (c.start, c.rows), rows, k },
                 (),
             );
         });
     } else if m == 1 {
-        product.tiles(1, 64, |a, b, c, _, columns| {
+        product.tiles(1, 64, &|a, b, c, _, columns| {
             simd::dispatch1(
                 MatVec {
                     matrix: b.transposed(),
@@ -280,7 +274,7 @@ fn float<T: Float>(product: &Product<T>) -> Result<(), OpError> {
             );
         });
     } else {
-        product.tiles(tile(m), tile(n), |a, b, c, rows, columns| {
+        product.tiles(tile(m), tile(n), &|a, b, c, rows, columns| {
             // SAFETY: the tile lies inside the three operands; no other tile writes its part of c.
             unsafe { gemm_tile(Size { m: rows, k, n: columns }, a, b, c, false, T::ONE) };
         });
@@ -371,7 +365,10 @@ fn half<T: Wide<Acc = f32>>(product: &Product<T>, workspace: &mut [f32]) -> Resu
     }
     let (down, across) = (m.div_ceil(HALF_TILE), n.div_ceil(HALF_TILE));
     let count = down * across * product.batch.count();
-    let run = |(lane, scratch): (usize, &mut [f32])| {
+    let start = Shared::new(workspace.as_mut_ptr());
+    let run = |lane: usize| {
+        // SAFETY: the workspace holds `lanes` parts of this size, and each lane uses its own.
+        let scratch = unsafe { std::slice::from_raw_parts_mut(start.get().add(lane * per_lane), per_lane) };
         let (a_part, rest) = scratch.split_at_mut(parts[0]);
         let (b_part, c_part) = rest.split_at_mut(parts[1]);
         for index in (lane..count).step_by(lanes) {
@@ -379,16 +376,15 @@ fn half<T: Wide<Acc = f32>>(product: &Product<T>, workspace: &mut [f32]) -> Resu
             let (row, column) = (tile / across * HALF_TILE, tile % across * HALF_TILE);
             let (rows, columns) = (HALF_TILE.min(m - row), HALF_TILE.min(n - column));
             let [a, b, c] = product.batch.offsets(batch);
-            let (a, b) =
-                (product.a.shifted(a).from_place(row, 0), product.b.shifted(b).from_place(0, column));
-            let c = product.c.shifted(c).from_place(row, column);
+            let (a, b) = (product.a.shifted(a).part(row, 0), product.b.shifted(b).part(0, column));
+            let c = product.c.shifted(c).part(row, column);
             for start in (0..k).step_by(HALF_DEPTH) {
                 let depth = HALF_DEPTH.min(k - start);
                 // SAFETY: the parts lie inside the operands and fit into the scratch; no other tile
                 // writes this part of c.
                 unsafe {
-                    let a = widen(a.from_place(0, start), rows, depth, a_part);
-                    let b = widen(b.from_place(start, 0), depth, columns, b_part);
+                    let a = widen(a.part(0, start), rows, depth, a_part);
+                    let b = widen(b.part(start, 0), depth, columns, b_part);
                     let c = Matrix { start: Shared::new(c_part.as_mut_ptr()), rows: columns, columns: 1 };
                     gemm_tile(Size { m: rows, k: depth, n: columns }, a, b, c, start > 0, 1.0);
                 }
@@ -401,12 +397,7 @@ fn half<T: Wide<Acc = f32>>(product: &Product<T>, workspace: &mut [f32]) -> Resu
             }
         }
     };
-    let scratch = workspace.get_mut(..lanes * per_lane).unwrap_or_default();
-    if product.is_parallel() && lanes > 1 {
-        parallel::for_chunks(scratch, per_lane, &|lane, scratch| run((lane, scratch)));
-    } else {
-        scratch.chunks_mut(per_lane).enumerate().for_each(run);
-    }
+    parallel::tasks(lanes, product.is_parallel(), &run);
     Ok(())
 }
 
@@ -456,7 +447,7 @@ fn whole<T: Element>(product: &Product<T>, step: impl Fn(T, T, T) -> T + Sync) -
         return Ok(());
     }
     let k = product.size.k;
-    product.tiles(16, product.size.n, |a, b, c, rows, columns| {
+    product.tiles(16, product.size.n, &|a, b, c, rows, columns| {
         for i in 0..rows {
             for j in 0..columns {
                 let mut sum = T::default();

@@ -10,7 +10,7 @@ mod math;
 pub(crate) mod matmul;
 pub(crate) mod movement;
 pub(crate) mod nn;
-pub(crate) mod parallel;
+mod parallel;
 mod prepare;
 mod random;
 pub(crate) mod reduce;

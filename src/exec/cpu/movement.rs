@@ -135,18 +135,18 @@ unsafe fn copy_walk<T: Copy + Send + Sync>(walk: &Walk<2>, source: *const T, des
     let planes = outer.count();
     let bytes = walk.count() * size_of::<T>();
     if bytes < PARALLEL_BYTES {
-        (0..planes).for_each(task);
+        parallel::tasks(planes, false, &task);
     } else if planes > 1 {
-        let least = (PARALLEL_BYTES * planes / bytes / 4).max(1);
-        parallel::for_each(planes.div_ceil(least), &|k| {
-            (k * least..planes.min((k + 1) * least)).for_each(task);
+        let group = (PARALLEL_BYTES * planes / bytes / 4).max(1);
+        parallel::tasks(planes.div_ceil(group), true, &|k| {
+            (k * group..((k + 1) * group).min(planes)).for_each(task);
         });
     } else {
         // One plane: cut its longer side.
         let by_rows = rows.size > columns.size;
         let side = if by_rows { rows } else { columns };
         let part = side.size.div_ceil(16).next_multiple_of(TILE);
-        parallel::for_each(side.size.div_ceil(part), &|k| {
+        parallel::tasks(side.size.div_ceil(part), true, &|k| {
             let start = k * part;
             let cut = Axis { size: part.min(side.size - start), ..side };
             let (rows, columns) = if by_rows { (cut, columns) } else { (rows, cut) };

@@ -151,7 +151,7 @@ impl Stream {
                     let u = ((pair[0] >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64);
                     let radius = (-2.0 * u.ln()).sqrt();
                     let angle = uniform_f64(pair[1]) * std::f64::consts::TAU;
-                    *x = radius * if index % 2 == 0 { angle.cos() } else { angle.sin() };
+                    *x = radius * if index.is_multiple_of(2) { angle.cos() } else { angle.sin() };
                 }
             }
             _ => self.long_words(start, block.len(), |k, word| block[k] = uniform_f64(word)),

@@ -32,10 +32,12 @@ pub(super) trait Wide: Element {
 
     fn widen(self) -> Self::Acc;
     fn narrow(acc: Self::Acc) -> Self;
+    /// A sum over `n`; only floating-point types have means.
+    fn divide(sum: Self::Acc, n: f64) -> Self::Acc;
 }
 
 macro_rules! wide {
-    ($($ty:ty, $acc:ty, $x:ident => $widen:expr, $a:ident => $narrow:expr;)*) => {
+    ($($ty:ty, $acc:ty, $x:ident => $widen:expr, $a:ident => $narrow:expr, $sum:ident, $n:ident => $divide:expr;)*) => {
         $(impl Wide for $ty {
             type Acc = $acc;
 
@@ -49,18 +51,23 @@ macro_rules! wide {
             fn narrow($a: $acc) -> $ty {
                 $narrow
             }
+
+            #[inline(always)]
+            fn divide($sum: $acc, $n: f64) -> $acc {
+                $divide
+            }
         })*
     };
 }
 wide! {
-    f32, f32, x => x, a => a;
-    f64, f64, x => x, a => a;
-    f16, f32, x => convert::f16_to_f32(x.to_bits()), a => f16::from_bits(convert::f32_to_f16(a));
-    bf16, f32, x => convert::bf16_to_f32(x.to_bits()), a => bf16::from_bits(convert::f32_to_bf16(a));
-    i32, i32, x => x, a => a;
-    i64, i64, x => x, a => a;
-    u8, u8, x => x, a => a;
-    bool, u8, x => u8::from(x), a => a != 0;
+    f32, f32, x => x, a => a, s, n => s / n as f32;
+    f64, f64, x => x, a => a, s, n => s / n;
+    f16, f32, x => convert::f16_to_f32(x.to_bits()), a => f16::from_bits(convert::f32_to_f16(a)), s, n => s / n as f32;
+    bf16, f32, x => convert::bf16_to_f32(x.to_bits()), a => bf16::from_bits(convert::f32_to_bf16(a)), s, n => s / n as f32;
+    i32, i32, x => x, a => a, s, _n => s;
+    i64, i64, x => x, a => a, s, _n => s;
+    u8, u8, x => x, a => a, s, _n => s;
+    bool, u8, x => u8::from(x), a => a != 0, s, _n => s;
 }
 
 /// An associative operation with a neutral element.
@@ -126,23 +133,18 @@ folds!(float: f32, f64; int: i32, i64, u8);
 /// Runs [`crate::ops::Reduce`].
 pub(crate) fn run(call: &Call<'_>, kind: ReduceKind, axes: &[usize]) -> Result<(), OpError> {
     match call.arg_operand(0)?.ty.dtype() {
-        DType::F32 => run_typed::<f32>(call, kind, axes, |sum, n| sum / n as f32),
-        DType::F16 => run_typed::<f16>(call, kind, axes, |sum, n| sum / n as f32),
-        DType::BF16 => run_typed::<bf16>(call, kind, axes, |sum, n| sum / n as f32),
-        DType::F64 => run_typed::<f64>(call, kind, axes, |sum, n| sum / n),
-        DType::I32 => run_typed::<i32>(call, kind, axes, |sum, _| sum),
-        DType::I64 => run_typed::<i64>(call, kind, axes, |sum, _| sum),
-        DType::U8 => run_typed::<u8>(call, kind, axes, |sum, _| sum),
-        DType::Bool => run_typed::<bool>(call, kind, axes, |sum, _| sum),
+        DType::F32 => run_typed::<f32>(call, kind, axes),
+        DType::F16 => run_typed::<f16>(call, kind, axes),
+        DType::BF16 => run_typed::<bf16>(call, kind, axes),
+        DType::F64 => run_typed::<f64>(call, kind, axes),
+        DType::I32 => run_typed::<i32>(call, kind, axes),
+        DType::I64 => run_typed::<i64>(call, kind, axes),
+        DType::U8 => run_typed::<u8>(call, kind, axes),
+        DType::Bool => run_typed::<bool>(call, kind, axes),
     }
 }
 
-fn run_typed<T: Wide>(
-    call: &Call<'_>,
-    kind: ReduceKind,
-    axes: &[usize],
-    divide: impl Fn(T::Acc, f64) -> T::Acc + Sync,
-) -> Result<(), OpError>
+fn run_typed<T: Wide>(call: &Call<'_>, kind: ReduceKind, axes: &[usize]) -> Result<(), OpError>
 where
     Sum: Fold<T::Acc>,
     Prod: Fold<T::Acc>,
@@ -150,19 +152,15 @@ where
     Min: Fold<T::Acc>,
 {
     match kind {
-        ReduceKind::Sum => reduce::<T, Sum>(call, axes, |acc, _| acc),
-        ReduceKind::Mean => reduce::<T, Sum>(call, axes, divide),
-        ReduceKind::Max => reduce::<T, Max>(call, axes, |acc, _| acc),
-        ReduceKind::Min => reduce::<T, Min>(call, axes, |acc, _| acc),
-        ReduceKind::Prod => reduce::<T, Prod>(call, axes, |acc, _| acc),
+        ReduceKind::Sum => reduce::<T, Sum>(call, axes, false),
+        ReduceKind::Mean => reduce::<T, Sum>(call, axes, true),
+        ReduceKind::Max => reduce::<T, Max>(call, axes, false),
+        ReduceKind::Min => reduce::<T, Min>(call, axes, false),
+        ReduceKind::Prod => reduce::<T, Prod>(call, axes, false),
     }
 }
 
-fn reduce<T: Wide, F: Fold<T::Acc>>(
-    call: &Call<'_>,
-    reduced: &[usize],
-    finish: impl Fn(T::Acc, f64) -> T::Acc + Sync,
-) -> Result<(), OpError> {
+fn reduce<T: Wide, F: Fold<T::Acc>>(call: &Call<'_>, reduced: &[usize], mean: bool) -> Result<(), OpError> {
     let x = call.arg_operand(0)?;
     let result = call.result::<T>(0)?;
     let (shape, strides) = (x.ty.shape(), &x.layout.strides);
@@ -174,8 +172,9 @@ fn reduce<T: Wide, F: Fold<T::Acc>>(
     };
     let (kept, over) = (Walk::new(part(false)), Walk::new(part(true)));
     let n = over.count();
+    let finish = |acc: T::Acc| T::narrow(if mean { T::divide(acc, n as f64) } else { acc });
     if n == 0 {
-        result.fill(T::narrow(finish(F::NEUTRAL, 0.0)));
+        result.fill(finish(F::NEUTRAL));
         return Ok(());
     }
     if result.is_empty() {
@@ -200,26 +199,25 @@ fn reduce<T: Wide, F: Fold<T::Acc>>(
             unsafe { source.columns::<F>(offset + first, count, 0, n.div_ceil(CHUNK), &mut acc, parallel) };
             for (k, &acc) in acc.iter().enumerate().take(count) {
                 // SAFETY: outputs are row-major in the kept axes; each tile writes its own.
-                unsafe { *target.get().add(row * width + first + k) = T::narrow(finish(acc, n as f64)) };
+                unsafe { *target.get().add(row * width + first + k) = finish(acc) };
             }
         };
         let tiles = per_row * outer.count();
-        if parallel { parallel::for_each(tiles, &task) } else { (0..tiles).for_each(task) }
+        parallel::tasks(tiles, parallel, &task);
     } else {
-        let task = |(index, output): (usize, &mut T)| {
-            let [offset] = kept.offsets(index);
-            // SAFETY: an index of the kept axes, and every index of the reduced ones.
-            let acc = unsafe { source.row::<F>(offset, 0, n.div_ceil(CHUNK), parallel) };
-            *output = T::narrow(finish(acc, n as f64));
-        };
-        if parallel {
-            let least = (PARALLEL_ELEMENTS / 4 / n).max(1);
-            parallel::for_chunks(result, least, &|chunk, part| {
-                part.iter_mut().enumerate().for_each(|(k, output)| task((chunk * least + k, output)));
-            });
-        } else {
-            result.iter_mut().enumerate().for_each(task);
-        }
+        let (count, target) = (result.len(), Shared::new(result.as_mut_ptr()));
+        let group = (PARALLEL_ELEMENTS / 4 / n).max(1);
+        parallel::tasks(count.div_ceil(group), parallel, &|k| {
+            for index in k * group..((k + 1) * group).min(count) {
+                let [offset] = kept.offsets(index);
+                // SAFETY: an index of the kept axes, and every index of the reduced ones; each task
+                // writes outputs of its own.
+                unsafe {
+                    let acc = source.row::<F>(offset, 0, n.div_ceil(CHUNK), parallel);
+                    *target.get().add(index) = finish(acc);
+                }
+            }
+        });
     }
     Ok(())
 }
@@ -257,12 +255,8 @@ impl<T: Wide> Source<'_, T> {
             // SAFETY (both): a part of the same elements.
             let a = || unsafe { self.row::<F>(offset, first, left, parallel) };
             let b = || unsafe { self.row::<F>(offset, first + left, chunks - left, parallel) };
-            if parallel && chunks > PARALLEL_CHUNKS {
-                let (mut left, mut right) = (F::NEUTRAL, F::NEUTRAL);
-                parallel::join(&mut || left = a(), &mut || right = b());
-                return F::fold(left, right);
-            }
-            return F::fold(a(), b());
+            let (a, b) = if parallel && chunks > PARALLEL_CHUNKS { rayon::join(a, b) } else { (a(), b()) };
+            return F::fold(a, b);
         }
         let index = first * CHUNK;
         let count = CHUNK.min(self.n - index);
@@ -321,16 +315,13 @@ impl<T: Wide> Source<'_, T> {
             let left = cut(chunks);
             let mut other = [F::NEUTRAL; COLUMNS];
             // SAFETY (both): a part of the same elements.
-            let mut a = || unsafe { self.columns::<F>(offset, count, first, left, acc, parallel) };
-            let mut b = || unsafe {
-                self.columns::<F>(offset, count, first + left, chunks - left, &mut other, parallel)
-            };
-            if parallel && chunks > PARALLEL_CHUNKS {
-                parallel::join(&mut a, &mut b);
-            } else {
-                a();
-                b();
-            }
+            parallel::both(
+                parallel && chunks > PARALLEL_CHUNKS,
+                &mut || unsafe { self.columns::<F>(offset, count, first, left, acc, parallel) },
+                &mut || unsafe {
+                    self.columns::<F>(offset, count, first + left, chunks - left, &mut other, parallel);
+                },
+            );
             for (a, &b) in acc.iter_mut().zip(&other) {
                 *a = F::fold(*a, b);
             }
@@ -445,7 +436,8 @@ fn arg_reduce<T: Wide>(call: &Call<'_>, largest: bool, axis: usize) -> Result<()
         return Err(OpError::new("internal: `argmax` along a missing axis"));
     };
     let start = Shared::new(x.as_ptr::<T>());
-    let task = |(index, output): (usize, &mut i32)| {
+    let target = Shared::new(result.as_mut_ptr());
+    let task = |index: usize| {
         let [offset] = kept.offsets(index);
         // SAFETY: indices below the sizes of the kept axes and of `axis`.
         let at = |k: usize| unsafe { (*start.get().add(offset + k * stride)).widen() };
@@ -457,15 +449,10 @@ fn arg_reduce<T: Wide>(call: &Call<'_>, largest: bool, axis: usize) -> Result<()
                 (best, place) = (x, k);
             }
         }
-        *output = place as i32;
+        // SAFETY: each task writes its own output.
+        unsafe { *target.get().add(index) = place as i32 };
     };
-    if size.saturating_mul(result.len()) >= PARALLEL_ELEMENTS {
-        let least = (PARALLEL_ELEMENTS / 4 / size.max(1)).max(1);
-        parallel::for_chunks(result, least, &|chunk, part| {
-            part.iter_mut().enumerate().for_each(|(k, output)| task((chunk * least + k, output)));
-        });
-    } else {
-        result.iter_mut().enumerate().for_each(task);
-    }
+    let is_large = size.saturating_mul(result.len()) >= PARALLEL_ELEMENTS;
+    parallel::tasks(result.len(), is_large, &task);
     Ok(())
 }

@@ -5,7 +5,7 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::{LiveBuffer, Place, PlanReport};
 use crate::{
-    report::{Bytes, Style, bytes::mib, style::Part, visible},
+    report::{Bytes, Style, bytes::Unit, style::Part, visible},
     source::{FileId, SourceMap},
 };
 
@@ -44,12 +44,12 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         gap(plan.peak_bytes, plan.lower_bound_bytes),
     ));
     out.push_str(&format!(
-        "  persistent {}, arena {} (live {})\n  {} nodes, {} ops, order `{}`\n",
+        "  persistent {}, arena {} (live {})\n  {}, {}, order `{}`\n",
         Bytes(plan.persistent_bytes),
         Bytes(plan.arena_bytes),
         Bytes(plan.live_peak_bytes),
-        plan.nodes,
-        plan.ops,
+        count(plan.nodes, "node"),
+        count(plan.ops, "op"),
         plan.order,
     ));
     if !plan.curve.is_empty() {
@@ -62,6 +62,11 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
             place.unwrap_or_default(),
         ));
     }
+}
+
+/// `1 op`, `2 ops`.
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// How far the peak is above the bound, in per cent of the bound.
@@ -86,7 +91,8 @@ fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String
 /// peak is never averaged away.
 fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     let top = plan.curve.iter().copied().max().unwrap_or(0).max(1);
-    let label = mib(top).len();
+    let unit = Unit::of(top);
+    let label = unit.write(top).len();
     let columns = WIDTH - label - 4;
     let values = columns_of(&plan.curve, columns);
     let blocks: &[char] = if style.unicode {
@@ -100,9 +106,9 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     for row in (0..HEIGHT).rev() {
         // Labels at the top, the middle and the bottom.
         let text = match row {
-            r if r == HEIGHT - 1 => mib(top),
-            r if r == HEIGHT / 2 - 1 => mib(top / 2),
-            0 => mib(0),
+            r if r == HEIGHT - 1 => unit.write(top),
+            r if r == HEIGHT / 2 - 1 => unit.write(top / 2),
+            0 => unit.write(0),
             _ => String::new(),
         };
         out.push_str(&format!("  {} {axis}", style.paint(Part::Margin, &format!("{text:>label$}"))));
@@ -133,7 +139,12 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
     };
     out.push_str(&style.paint(Part::Peak, &marker));
     out.push('\n');
-    out.push_str(&format!("  {:label$}  MiB over {} ops, in the order they run\n", "", plan.curve.len()));
+    out.push_str(&format!(
+        "  {:label$}  {} over {}, in the order they run\n",
+        "",
+        unit.name(),
+        count(plan.curve.len(), "op")
+    ));
 }
 
 /// At most `columns` values, each the largest of its share. A short curve is drawn wider.
@@ -159,6 +170,7 @@ fn column_of(position: usize, positions: usize, columns: usize) -> usize {
 
 /// What is alive at the peak: kinds by their share, the largest buffers of each.
 fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: Style, out: &mut String) {
+    let unit = Unit::of(plan.peak_bytes);
     let mut kinds = plan.by_kind.clone();
     kinds.retain(|(_, bytes)| *bytes > 0);
     kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -166,14 +178,14 @@ fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: St
         .into_iter()
         .map(|(kind, bytes)| {
             let of_kind = plan.live_at_peak.iter().filter(|b| b.kind.name() == kind);
-            (kind, bytes, rows_of(of_kind, main, sources))
+            (kind, bytes, rows_of(of_kind, unit, main, sources))
         })
         .collect();
     let width = |f: fn(&Row) -> &str| {
         rows.iter().flat_map(|(_, _, rows)| rows).map(|r| f(r).width()).max().unwrap_or(0)
     };
     let (name, ty, line) = (width(|r| &r.name).max(14), width(|r| &r.ty), width(|r| &r.line));
-    out.push_str(&format!("  alive at the peak, {} in all\n", Bytes(plan.peak_bytes)));
+    out.push_str(&format!("  alive at the peak, {} in all, in {}\n", Bytes(plan.peak_bytes), unit.name()));
     for (kind, bytes, rows) in &rows {
         let share = *bytes as f64 / plan.peak_bytes.max(1) as f64 * 100.0;
         let pad = (name + ty + 4).saturating_sub(kind.len());
@@ -181,14 +193,14 @@ fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: St
             "  {}{:pad$}{:>10}  {share:.1} %\n",
             style.paint(Part::Strong, kind),
             "",
-            mib(*bytes)
+            unit.write(*bytes)
         ));
         for row in rows {
             let text = format!(
                 "    {}  {}  {:>10}  {}  {}",
                 pad_to(&row.name, name),
                 pad_to(&row.ty, ty),
-                row.mib,
+                row.bytes,
                 pad_to(&row.line, line),
                 row.kept_by
             );
@@ -201,7 +213,7 @@ fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: St
 struct Row {
     name: String,
     ty: String,
-    mib: String,
+    bytes: String,
     line: String,
     kept_by: String,
 }
@@ -257,6 +269,7 @@ fn generalize(name: &str) -> String {
 
 fn rows_of<'a>(
     buffers: impl Iterator<Item = &'a LiveBuffer>,
+    unit: Unit,
     main: Option<FileId>,
     sources: &SourceMap,
 ) -> Vec<Row> {
@@ -268,7 +281,7 @@ fn rows_of<'a>(
         .map(|group| Row {
             name: group.name(),
             ty: group.first.ty.as_ref().map_or(String::new(), |t| t.to_string()),
-            mib: mib(group.bytes),
+            bytes: unit.write(group.bytes),
             line: place(group.first.place),
             kept_by: match (group.first.kept_by.as_str(), group.first.kept_by_place) {
                 ("state", _) => String::new(),
@@ -285,7 +298,7 @@ fn rows_of<'a>(
         rows.push(Row {
             name: format!("and {} more", rest.iter().map(|g| g.count).sum::<usize>()),
             ty: String::new(),
-            mib: mib(rest.iter().map(|g| g.bytes).sum()),
+            bytes: unit.write(rest.iter().map(|g| g.bytes).sum()),
             line: String::new(),
             kept_by: String::new(),
         });

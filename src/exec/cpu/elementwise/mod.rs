@@ -87,8 +87,9 @@ impl Program {
         let bound = Bound { program: self, inputs, outputs, page };
         let task = TASK_BLOCKS * BLOCK;
         let tasks = self.elements.div_ceil(task);
-        if tasks > 1 && self.elements.saturating_mul(self.steps.len().max(1)) >= PARALLEL_WORK {
-            parallel::for_each(tasks, &|k| bound.range(k * task, ((k + 1) * task).min(self.elements)));
+        let is_large = self.elements.saturating_mul(self.steps.len().max(1)) >= PARALLEL_WORK;
+        if is_large {
+            parallel::tasks(tasks, true, &|k| bound.range(k * task, ((k + 1) * task).min(self.elements)));
         } else {
             bound.range(0, self.elements);
         }
@@ -119,25 +120,26 @@ impl simd::Kernel1<(usize, usize), ()> for Range<'_> {
     #[inline(always)]
     fn run(self, (start, end): (usize, usize)) {
         let program = self.bound.program;
-        let longest = BLOCK.min(end - start);
-        for step in &program.setup {
-            // SAFETY: `compile` gave each register a part of the scratch of its own; the inputs hold
-            // what they were compiled for (`Program::run`).
-            unsafe { instr::execute(step, self.bound, self.base, start, longest) };
-        }
-        for start in (start..end).step_by(BLOCK) {
-            let len = BLOCK.min(end - start);
-            for step in &program.steps {
-                // SAFETY: as above; indices stay below `elements`.
-                unsafe { instr::execute(step, self.bound, self.base, start, len) };
+        // First what is the same in every block, then block by block: one loop, so that the
+        // instructions are compiled into it once.
+        let (mut at, mut steps, mut is_setup) = (start, &program.setup, true);
+        while at < end {
+            let len = BLOCK.min(end - at);
+            for step in steps {
+                // SAFETY: `compile` gave each register a part of the scratch of its own; the inputs hold
+                // what they were compiled for (`Program::run`); indices stay below `elements`.
+                unsafe { instr::execute(step, self.bound, self.base, at, len) };
             }
-            for (k, output) in program.outputs.iter().enumerate() {
-                if let Some(target) = self.bound.outputs.get(k) {
-                    // SAFETY: outputs are dense, and hold `elements` elements. Whatever this block
-                    // needed of an input below is in registers or was used by now.
-                    unsafe { load::store(output, target.get(), self.bound, self.base, start, len) };
-                }
+            if is_setup {
+                (steps, is_setup) = (&program.steps, false);
+                continue;
             }
+            for (output, target) in program.outputs.iter().zip(self.bound.outputs) {
+                // SAFETY: outputs are dense, and hold `elements` elements. Whatever this block
+                // needed of an input below is in registers or was used by now.
+                unsafe { load::store(output, target.get(), self.bound, self.base, at, len) };
+            }
+            at += len;
         }
     }
 }

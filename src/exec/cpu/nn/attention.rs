@@ -99,7 +99,7 @@ impl Heads {
 }
 
 /// Cuts the parts of a lane, of these lengths.
-pub fn cut<'a, A, const N: usize>(mut scratch: &'a mut [A], lengths: [usize; N]) -> [&'a mut [A]; N] {
+pub fn cut<A, const N: usize>(mut scratch: &mut [A], lengths: [usize; N]) -> [&mut [A]; N] {
     lengths.map(|len| {
         let (part, rest) = std::mem::take(&mut scratch).split_at_mut(len);
         scratch = rest;

@@ -40,7 +40,14 @@ impl<T: Real> Channels<T> {
     #[inline(always)]
     unsafe fn load(&self, channel: usize, start: usize, to: &mut [T::Acc]) {
         let len = to.len();
-        // SAFETY: `run` gives places inside the tensor; the rest is the caller's promise.
+        if self.inner == 1 {
+            for (image, to) in (start..).zip(to) {
+                // SAFETY: the element is inside the tensor; the rest is the caller's promise.
+                *to = unsafe { *self.start.at(image * self.channels + channel) }.widen();
+            }
+            return;
+        }
+        // SAFETY: `runs` gives places inside the tensor; the rest is the caller's promise.
         self.runs(channel, start, len, |offset, done, len| unsafe {
             T::widen_slice(self.start.slice(offset, len), &mut to[done..done + len]);
         });
@@ -52,6 +59,13 @@ impl<T: Real> Channels<T> {
     /// The elements exist and no other thread uses the channel.
     #[inline(always)]
     unsafe fn store(&self, channel: usize, start: usize, from: &[T::Acc]) {
+        if self.inner == 1 {
+            for (image, &from) in (start..).zip(from) {
+                // SAFETY: as in `load`.
+                unsafe { *self.start.at(image * self.channels + channel) = T::narrow(from) };
+            }
+            return;
+        }
         // SAFETY: as in `load`.
         self.runs(channel, start, from.len(), |offset, done, len| unsafe {
             T::narrow_slice(&from[done..done + len], self.start.slice(offset, len));

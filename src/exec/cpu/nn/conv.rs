@@ -29,7 +29,7 @@ fn convert<T: Real>(weights: &[T], converted: &mut [T::Acc]) -> Shared<T::Acc> {
     }
     let task = 16 * 1024;
     let count = weights.len().min(converted.len());
-    parallel::for_chunks(&mut converted[..count], task, &|k, to| {
+    parallel::chunks(&mut converted[..count], task, &|k, to| {
         T::widen_slice(&weights[k * task..k * task + to.len()], to);
     });
     Shared::of(converted)

@@ -195,7 +195,7 @@ fn backward<T: Real>(
     if rows.saturating_mul(columns) < 16 * 1024 {
         partial.chunks_exact_mut(width).enumerate().for_each(|(index, partial)| task(index, partial));
     } else {
-        parallel::for_chunks(partial, width, &task);
+        parallel::chunks(partial, width, &task);
     }
     for (k, result) in sums.iter_mut().enumerate() {
         for (column, result) in result.iter_mut().enumerate() {

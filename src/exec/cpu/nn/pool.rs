@@ -71,26 +71,31 @@ impl Pool {
         start.min(end)..end
     }
 
-    /// The first largest element of a window of `plane`; NaN is larger than anything.
+    /// The first largest element of a window of `plane`; NaN is larger than anything. `None` for a
+    /// window of padding only.
     #[inline(always)]
     fn largest<T: Real>(&self, plane: &[T], y: usize, x: usize) -> Option<usize> {
         let (rows, columns) = self.window(y, x);
-        let mut best = None;
-        let mut top = T::Acc::NEG_INFINITY;
+        let first = rows.start * self.input.1 + columns.start;
+        if rows.is_empty() || columns.is_empty() {
+            return None;
+        }
+        let mut best = first;
+        let mut top = plane[first].widen();
         for row in rows {
-            for column in columns.clone() {
-                let index = row * self.input.1 + column;
-                let value = plane[index].widen();
-                // Written so that NaN wins over numbers, and nothing wins over NaN.
-                let nan = value.partial_cmp(&value).is_none();
-                let top_nan = top.partial_cmp(&top).is_none();
-                if best.is_none() || value > top || (nan && !top_nan) {
-                    best = Some(index);
-                    top = value;
-                }
+            let start = row * self.input.1;
+            for (index, value) in
+                (start + columns.start..).zip(&plane[start + columns.start..start + columns.end])
+            {
+                // Without branches, which random data would mispredict: NaN wins over numbers, and
+                // nothing wins over NaN.
+                let value = value.widen();
+                let better = (value > top) | (value.is_nan() & !top.is_nan());
+                best = if better { index } else { best };
+                top = if better { value } else { top };
             }
         }
-        best
+        Some(best)
     }
 
     /// Calls `run(output index, y, x)` for every output of a plane.

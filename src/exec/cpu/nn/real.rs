@@ -33,6 +33,7 @@ pub trait Accumulator:
 
     fn from_f64(value: f64) -> Self;
     fn to_f64(self) -> f64;
+    fn is_nan(self) -> bool;
     fn exp(self) -> Self;
     fn ln(self) -> Self;
 }
@@ -66,6 +67,10 @@ macro_rules! accumulator {
             #[inline(always)]
             fn to_f64(self) -> f64 {
                 self.into()
+            }
+            #[inline(always)]
+            fn is_nan(self) -> bool {
+                <$ty>::is_nan(self)
             }
             #[inline(always)]
             fn exp(self) -> Self {

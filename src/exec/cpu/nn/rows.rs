@@ -254,7 +254,7 @@ pub fn for_rows(rows: usize, columns: usize, run: impl Fn(Range<usize>) + Sync) 
         run(0..rows);
         return;
     }
-    parallel::for_each(tasks, &|task| run(part(rows, tasks, task)));
+    parallel::tasks(tasks, true, &|task| run(part(rows, tasks, task)));
 }
 
 /// The `index`-th of `parts` nearly equal parts of `0..total`.
@@ -285,14 +285,14 @@ pub fn for_units<A: Accumulator>(
         return Ok(());
     }
     if lane_len == 0 {
-        parallel::for_each(units, &|unit| run(unit, &mut []));
+        parallel::tasks(units, true, &|unit| run(unit, &mut []));
         return Ok(());
     }
     let lanes = lanes(units);
     if scratch.len() / lane_len < lanes {
         return Err(OpError::new("internal: a kernel got less workspace than it asked for"));
     }
-    parallel::for_chunks(&mut scratch[..lanes * lane_len], lane_len, &|lane, scratch| {
+    parallel::chunks(&mut scratch[..lanes * lane_len], lane_len, &|lane, scratch| {
         for unit in (lane..units).step_by(lanes) {
             run(unit, scratch);
         }
