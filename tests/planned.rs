@@ -210,7 +210,8 @@ fn program(seed: u64, regions: bool, bind: Bind) -> Result<Graph, OpError> {
     for (&(slot, value), grad) in p.params.clone().iter().zip(grads) {
         let Some(mut grad) = grad else { continue };
         if let Some(scale) = scale {
-            let scale = p.graph.broadcast(scale, &p.graph.ty(grad).shape().to_vec())?;
+            let shape = p.graph.ty(grad).clone();
+            let scale = p.graph.broadcast(scale, shape.shape())?;
             grad = p.graph.mul(grad, scale)?;
         }
         // Momentum, a state of its own.
@@ -304,11 +305,16 @@ fn same_bits(a: &(Vec<Vec<Tensor>>, Vec<Tensor>), b: &(Vec<Vec<Tensor>>, Vec<Ten
 
 #[test]
 fn planned_equals_reference_and_checkpointed_equals_plain() {
-    let mut recomputed = 0;
+    let (mut compared, mut recomputed) = (0, 0);
     for seed in 0..150 {
         let plain = program(seed, false, Bind::All).expect("it builds");
         let expected = reference(&plain);
-        assert!(expected.0.iter().flatten().all(|t| t.get_f64(0).is_some_and(f64::is_finite)), "seed {seed}");
+        // A few of the programs overflow, and which NaN comes out is not promised.
+        let is_finite = |t: &Tensor| (0..t.ty().elements()).all(|k| t.get_f64(k).is_some_and(f64::is_finite));
+        if !expected.0.iter().flatten().chain(&expected.1).all(is_finite) {
+            continue;
+        }
+        compared += 1;
         same_bits(&expected, &planned(&plain), &format!("seed {seed}, plain"));
         for bind in [Bind::All, Bind::Grad, Bind::Output, Bind::None] {
             let graph = program(seed, true, bind).expect("it builds");
@@ -322,5 +328,5 @@ fn planned_equals_reference_and_checkpointed_equals_plain() {
         }
     }
     // The programs are not all too small to recompute anything.
-    assert!(recomputed > 50, "{recomputed}");
+    assert!(compared > 100 && recomputed > 50, "{compared} {recomputed}");
 }

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, source::Span};
 
+/// One for each thing differentiated by; `None` where nothing depends on it.
+type Cotangents = Vec<Option<ValueId>>;
+
 impl Evaluator {
     /// A loss: one floating-point number of the graph.
     pub(super) fn scalar_loss(&mut self, value: &Value, span: Span) -> Eval<ValueId> {
@@ -93,7 +96,7 @@ impl Evaluator {
         cells: &[Arc<Cell>],
         values: &[ValueId],
         span: Span,
-    ) -> Eval<(Vec<Option<ValueId>>, Vec<Option<ValueId>>)> {
+    ) -> Eval<(Cotangents, Cotangents)> {
         let frame = self.frame(span)?;
         let versions: Vec<Vec<ValueId>> = cells
             .iter()

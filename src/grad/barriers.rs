@@ -92,12 +92,11 @@ impl Barriers {
         if held.is_empty() {
             return Ok(());
         }
-        let Some(&region) = self.inside.last() else { return Ok(()) };
         let after = self.take_unbound(graph, pass);
         if after.is_empty() {
             return Ok(());
         }
-        Self::pass_through(graph, pass, BarrierKind::StepBack(region), &held, &after)
+        Self::pass_through(graph, pass, BarrierKind::StepBack, &held, &after)
     }
 
     fn enter(

@@ -47,6 +47,12 @@ pub(super) fn groups(laid: &Laid) -> Vec<Option<GroupId>> {
     for output in &graph.outputs {
         fusion.note(output.value.0, Use::Memory);
     }
+    // What others wait for is complete on its own: they may stand before the rest of a group.
+    for awaited in graph.nodes().flat_map(|n| n.after().iter().copied()) {
+        for result in graph.node(awaited).results() {
+            fusion.note(result.0, Use::Memory);
+        }
+    }
     for node in graph.nodes().rev() {
         fusion.visit(&node);
     }

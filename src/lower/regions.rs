@@ -244,7 +244,8 @@ impl<'l> Rebuild<'l> {
             if region.bind == Bind::Output {
                 after.extend(region.outputs.iter().map(|&o| self.node(self.level.graph.producer(o).0.id)));
             }
-            let id = self.push(node.op().clone(), &args, &after, stamp)?;
+            let barrier_op = Barrier { kind: BarrierKind::Recompute };
+            let id = self.push(barrier_op.into(), &args, &after, stamp)?;
             let results: Vec<ValueId> = self.new.node(id).results().collect();
             let (own, passed) = results.split_at(node.result_count().min(results.len()));
             self.values.extend_from_slice(own);
@@ -271,6 +272,10 @@ impl<'l> Rebuild<'l> {
     ) -> Result<(), OpError> {
         for id in range.map(NodeId) {
             let node = self.level.graph.node(id);
+            // Parameters and constants may be read between the nodes of a region.
+            if self.level.top(&node) != Some(recompute.0) {
+                continue;
+            }
             match node.op() {
                 // Effects happen once. The value written is the value read afterwards.
                 Op::Write(_) | Op::Print(_) => {
@@ -395,12 +400,9 @@ impl<'l> Rebuild<'l> {
         let Op::Barrier(Barrier { kind }) = op else { return op.clone() };
         let kind = match *kind {
             BarrierKind::Region(region) => {
-                self.region(Some(region), recompute).map_or(BarrierKind::User, BarrierKind::Region)
+                self.region(Some(region), recompute).map_or(BarrierKind::Recompute, BarrierKind::Region)
             }
-            BarrierKind::StepBack(region) => {
-                BarrierKind::StepBack(self.region(Some(region), recompute).unwrap_or(region))
-            }
-            BarrierKind::User => BarrierKind::User,
+            lowered => lowered,
         };
         Op::Barrier(Barrier { kind })
     }

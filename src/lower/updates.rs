@@ -19,8 +19,7 @@ pub(super) fn bind_updates(mut graph: Graph) -> Result<Graph, OpError> {
     let plan = Readiness::of(&graph);
     let mut changes = Vec::new();
     for node in graph.nodes() {
-        let Op::Barrier(Barrier { kind: BarrierKind::Region(_) | BarrierKind::StepBack(_) }) = node.op()
-        else {
+        let Op::Barrier(Barrier { kind: BarrierKind::Recompute | BarrierKind::StepBack }) = node.op() else {
             continue;
         };
         let mut after = Vec::new();
@@ -76,7 +75,36 @@ impl Readiness {
                 *entry = ready;
             }
         }
+        readiness.join_updates(graph);
         readiness
+    }
+
+    /// Lets all nodes of a parameter's update run when the last of them can: they become one kernel,
+    /// which writes in place. Nodes that other updates use too (a learning rate) stay where they are.
+    fn join_updates(&mut self, graph: &Graph) {
+        let mut whole = vec![0; graph.slots.len()];
+        let slot_of = |node: &Node<'_>| match node.role() {
+            Role::Update { slot } => Some(slot),
+            _ => None,
+        };
+        for node in graph.nodes().filter(|n| written_slot(n).is_some()) {
+            if let Some(entry) = slot_of(&node).and_then(|s| whole.get_mut(s.0 as usize)) {
+                *entry = self.at(node.id).max(*entry);
+            }
+        }
+        let mut is_own = vec![false; graph.len()];
+        for node in graph.nodes().rev() {
+            let Some(slot) = slot_of(&node) else { continue };
+            let mut users = node.results().flat_map(|r| self.users(r)).map(|&user| (user, graph.node(user)));
+            let own = written_slot(&node).is_some()
+                || users.all(|(id, user)| slot_of(&user) == Some(slot) && is_own[id.0 as usize]);
+            is_own[node.id.0 as usize] = own;
+        }
+        for node in graph.nodes() {
+            if let (Some(slot), true) = (slot_of(&node), is_own[node.id.0 as usize]) {
+                self.ready[node.id.0 as usize] = whole[slot.0 as usize];
+            }
+        }
     }
 
     fn at(&self, node: NodeId) -> u32 {

@@ -14,7 +14,9 @@ pub enum BarrierKind {
     /// of the region's values, completed with the saved inputs by lowering.
     Region(RegionId),
     /// Inside a region: before the step back to the layer before.
-    StepBack(RegionId),
+    StepBack,
+    /// A region's barrier after lowering, with the saved inputs among its operands.
+    Recompute,
 }
 
 /// Returns its operands. Nothing that uses a result may start before every operand, and every node
@@ -75,7 +77,8 @@ impl Operation for Barrier {
         match self.kind {
             BarrierKind::User => "kind=user".to_owned(),
             BarrierKind::Region(r) => format!("kind=region({})", r.0),
-            BarrierKind::StepBack(r) => format!("kind=step_back({})", r.0),
+            BarrierKind::StepBack => "kind=step_back".to_owned(),
+            BarrierKind::Recompute => "kind=recompute".to_owned(),
         }
     }
 }

@@ -59,7 +59,8 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -
     if !has_place(diagnostic, sources) {
         return Vec::new();
     }
-    let mut groups: Vec<(FileId, &SourceFile, Vec<(bool, &Label)>)> = Vec::new();
+    type OneFile<'a> = (FileId, &'a SourceFile, Vec<(bool, &'a Label)>);
+    let mut groups: Vec<OneFile<'_>> = Vec::new();
     let all =
         std::iter::once((true, &diagnostic.primary)).chain(diagnostic.secondary.iter().map(|l| (false, l)));
     for (is_primary, label) in all {

@@ -25,15 +25,53 @@ impl std::fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
+/// A value: a tensor, or a view of one.
+#[derive(Clone)]
+struct Value {
+    base: Tensor,
+    ty: Type,
+    layout: Layout,
+}
+
+impl Value {
+    fn dense(base: Tensor) -> Value {
+        Value { ty: base.ty().clone(), layout: Layout::dense(base.shape()), base }
+    }
+
+    /// The value as a tensor of its own.
+    fn to_tensor(&self, page: &ScalarPage) -> Result<Tensor, OpError> {
+        if self.base.ty() == &self.ty && self.layout == Layout::dense(self.ty.shape()) {
+            return Ok(self.base.clone());
+        }
+        let mut copy = Tensor::zeros(self.ty.clone());
+        let dense = Layout::dense(self.ty.shape());
+        // SAFETY: `Operation::view` gives layouts inside the base; the copy is new.
+        unsafe {
+            let to = Operand::new(copy.bytes_mut().as_mut_ptr(), &self.ty, &dense);
+            super::movement::copy(&Call::new(&[self.operand()], &[to], super::NO_WORKSPACE, 0, page))?;
+        }
+        Ok(copy)
+    }
+
+    /// # Safety
+    /// Nobody writes through the operand.
+    unsafe fn operand(&self) -> Operand<'_> {
+        // SAFETY: the layout stays inside the base (`Operation::view`).
+        unsafe { Operand::new(self.base.bytes().as_ptr().cast_mut(), &self.ty, &self.layout) }
+    }
+}
+
 /// Runs a graph. `slots` are the persistent tensors (one per [`Graph::slots`]); reads see their
 /// values at the start, and writes change them at the end, in order. Returns the graph's outputs.
+///
+/// Views stay views, as in a plan: how a product adds depends on the layout of its operands.
 pub fn eval(
     graph: &Graph,
     slots: &mut [Tensor],
     inputs: &[Tensor],
     page: &ScalarPage,
 ) -> Result<Vec<Tensor>, RunError> {
-    let mut values: Vec<Option<Tensor>> = vec![None; graph.value_count()];
+    let mut values: Vec<Option<Value>> = vec![None; graph.value_count()];
     let mut writes = Vec::new();
     for node in graph.nodes() {
         let fail = |error| RunError { node: node.id, error };
@@ -41,17 +79,17 @@ pub fn eval(
             .args()
             .iter()
             .map(|arg| values.get(arg.0 as usize).cloned().flatten())
-            .collect::<Option<Vec<Tensor>>>()
+            .collect::<Option<Vec<Value>>>()
             .ok_or_else(|| fail(OpError::new("internal: a value is used before it is computed")))?;
-        let results = evaluate(&node, &args, slots, inputs, page).map_err(fail)?;
+        let results = evaluate(&node, args, slots, inputs, page).map_err(fail)?;
         if let (Op::Write(write), Some(value)) = (node.op(), results.first()) {
-            writes.push((write.slot, value.clone()));
+            writes.push((write.slot, value.to_tensor(page).map_err(fail)?));
         }
         for (id, (value, ty)) in
             node.results().zip(results.into_iter().zip(node.results().map(|r| graph.ty(r))))
         {
-            if value.ty() != ty {
-                return Err(fail(OpError::new(format!("a value of type {ty} was given as {}", value.ty()))));
+            if &value.ty != ty {
+                return Err(fail(OpError::new(format!("a value of type {ty} was given as {}", value.ty))));
             }
             if let Some(place) = values.get_mut(id.0 as usize) {
                 *place = Some(value);
@@ -62,10 +100,12 @@ pub fn eval(
         .outputs
         .iter()
         .map(|output| {
-            values.get(output.value.0 as usize).cloned().flatten().ok_or_else(|| RunError {
-                node: graph.producer(output.value).0.id,
-                error: OpError::new("internal: an output was not computed"),
-            })
+            let fail = |error| RunError { node: graph.producer(output.value).0.id, error };
+            let value = values.get(output.value.0 as usize).and_then(Option::as_ref);
+            value
+                .ok_or_else(|| fail(OpError::new("internal: an output was not computed")))?
+                .to_tensor(page)
+                .map_err(fail)
         })
         .collect::<Result<Vec<Tensor>, RunError>>()?;
     for (slot, value) in writes {
@@ -78,42 +118,52 @@ pub fn eval(
 
 fn evaluate(
     node: &Node<'_>,
-    args: &[Tensor],
+    args: Vec<Value>,
     slots: &[Tensor],
     inputs: &[Tensor],
     page: &ScalarPage,
-) -> Result<Vec<Tensor>, OpError> {
+) -> Result<Vec<Value>, OpError> {
     let op = node.op();
     let types: Vec<Type> = node.results().map(|r| node.graph_type(r).clone()).collect();
     let missing = |what: &str, k: u32| OpError::new(format!("{what} {k} is missing"));
     match op {
         Op::Input(input) => {
             let value = inputs.get(input.index as usize).ok_or_else(|| missing("input", input.index))?;
-            return Ok(vec![value.clone()]);
+            return Ok(vec![Value::dense(value.clone())]);
         }
         Op::Read(read) => {
             let value = slots.get(read.slot.0 as usize).ok_or_else(|| missing("slot", read.slot.0))?;
-            return Ok(vec![value.clone()]);
+            return Ok(vec![Value::dense(value.clone())]);
         }
-        Op::Write(_) | Op::Print(_) => return Ok(args.to_vec()),
+        Op::Write(_) | Op::Print(_) => return Ok(args),
         _ => {}
     }
     if let Some(instr) = instruction(op) {
-        return Ok(vec![run_one(instr, args, types.first(), page)?]);
+        return Ok(vec![Value::dense(run_one(instr, &args, types.first(), page)?)]);
     }
     match op.memory().alias {
-        Alias::Each => Ok(args.to_vec()),
+        Alias::Each => Ok(args),
         Alias::View => {
-            let (Some(arg), Some(ty)) = (args.first(), types.first()) else {
+            let (Some(arg), Some(ty)) = (args.into_iter().next(), types.into_iter().next()) else {
                 return Err(OpError::new("internal: a view without an operand"));
             };
-            let dense = Layout::dense(arg.shape());
-            let layout = op.view(&dense, arg.ty(), ty).ok_or_else(|| {
+            if let Some(layout) = op.view(&arg.layout, &arg.ty, &ty) {
+                return Ok(vec![Value { layout, ty, ..arg }]);
+            }
+            let dense = Value::dense(arg.to_tensor(page)?);
+            let layout = op.view(&dense.layout, &dense.ty, &ty).ok_or_else(|| {
                 OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name()))
             })?;
-            gather_view(arg, ty, &layout, page).map(|value| vec![value])
+            Ok(vec![Value { layout, ty, ..dense }])
         }
-        Alias::Fresh => run_kernel(op, args, types, page),
+        Alias::Fresh => {
+            let is_accepted = |arg: &Value| op.memory().strided || arg.layout.is_dense(arg.ty.shape());
+            let args = args
+                .into_iter()
+                .map(|arg| if is_accepted(&arg) { Ok(arg) } else { arg.to_tensor(page).map(Value::dense) })
+                .collect::<Result<Vec<Value>, OpError>>()?;
+            Ok(run_kernel(op, &args, types, page)?.into_iter().map(Value::dense).collect())
+        }
     }
 }
 
@@ -134,72 +184,46 @@ fn instruction(op: &Op) -> Option<Instr> {
     })
 }
 
-fn dense_access(ty: &Type) -> Access {
-    Access { buffer: BufferId(0), ty: ty.clone(), layout: Layout::dense(ty.shape()) }
-}
-
 fn run_one(
     instr: Instr,
-    args: &[Tensor],
+    args: &[Value],
     result: Option<&Type>,
     page: &ScalarPage,
 ) -> Result<Tensor, OpError> {
     let result = result.ok_or_else(|| OpError::new("internal: an op without a result"))?;
     let loads = (0..args.len() as u32).map(Instr::Load);
+    let access =
+        |ty: &Type, layout: &Layout| Access { buffer: BufferId(0), ty: ty.clone(), layout: layout.clone() };
+    let layout = Layout::dense(result.shape());
     let source = Elementwise {
         shape: result.shape().into(),
         instrs: loads.chain([instr]).collect(),
-        dtypes: args.iter().map(Tensor::dtype).chain([result.dtype()]).collect(),
-        inputs: args.iter().map(|arg| dense_access(arg.ty())).collect(),
-        outputs: vec![(args.len() as u32, dense_access(result))],
+        dtypes: args.iter().map(|arg| arg.ty.dtype()).chain([result.dtype()]).collect(),
+        inputs: args.iter().map(|arg| access(&arg.ty, &arg.layout)).collect(),
+        outputs: vec![(args.len() as u32, access(result, &layout))],
     };
     let program = Program::new(&source)?;
     let mut value = Tensor::zeros(result.clone());
-    let layouts: Vec<Layout> = source.inputs.into_iter().map(|access| access.layout).collect();
-    let layout = Layout::dense(result.shape());
-    // SAFETY: dense tensors of their types; the result is new, and operands are only read.
+    // SAFETY: the result is new and dense, and operands are only read.
     unsafe {
-        let operands: Vec<Operand<'_>> =
-            args.iter().zip(&layouts).map(|(arg, layout)| read_only(arg, arg.ty(), layout)).collect();
+        let operands: Vec<Operand<'_>> = args.iter().map(|arg| arg.operand()).collect();
         let target = Operand::new(value.bytes_mut().as_mut_ptr(), result, &layout);
         program.run(&operands, &[target], page)?;
     }
     Ok(value)
 }
 
-/// # Safety
-/// The layout stays inside the tensor, and nobody writes through the operand.
-unsafe fn read_only<'a>(tensor: &'a Tensor, ty: &'a Type, layout: &'a Layout) -> Operand<'a> {
-    // SAFETY: as for this function.
-    unsafe { Operand::new(tensor.bytes().as_ptr().cast_mut(), ty, layout) }
-}
-
-/// A dense copy of a view.
-fn gather_view(base: &Tensor, ty: &Type, layout: &Layout, page: &ScalarPage) -> Result<Tensor, OpError> {
-    let mut value = Tensor::zeros(ty.clone());
-    let dense = Layout::dense(ty.shape());
-    // SAFETY: `Operation::view` gives layouts inside the operand; the copy is new.
-    unsafe {
-        let from = read_only(base, ty, layout);
-        let to = Operand::new(value.bytes_mut().as_mut_ptr(), ty, &dense);
-        super::movement::copy(&Call::new(&[from], &[to], super::NO_WORKSPACE, 0, page))?;
-    }
-    Ok(value)
-}
-
-fn run_kernel(op: &Op, args: &[Tensor], types: Vec<Type>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {
-    let arg_types: Vec<&Type> = args.iter().map(Tensor::ty).collect();
+fn run_kernel(op: &Op, args: &[Value], types: Vec<Type>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {
+    let arg_types: Vec<&Type> = args.iter().map(|arg| &arg.ty).collect();
     let result_types: Vec<&Type> = types.iter().collect();
     let scratch = op.workspace(&arg_types, &result_types);
     let mut workspace = Tensor::zeros(Type::new(crate::ir::DType::U8, [scratch as usize + 64])?);
     let mut values: Vec<Tensor> = types.iter().map(|ty| Tensor::zeros(ty.clone())).collect();
-    let layouts: Vec<Layout> = arg_types.iter().map(|ty| Layout::dense(ty.shape())).collect();
     let result_layouts: Vec<Layout> = types.iter().map(|ty| Layout::dense(ty.shape())).collect();
-    // SAFETY: dense tensors of their types; results and workspace are new, and operands are only
+    // SAFETY: results and workspace are new and dense, and operands are only
     // read. The workspace is moved up to its alignment, for which it has 64 bytes more.
     unsafe {
-        let operands: Vec<Operand<'_>> =
-            args.iter().zip(&layouts).map(|(arg, layout)| read_only(arg, arg.ty(), layout)).collect();
+        let operands: Vec<Operand<'_>> = args.iter().map(|arg| arg.operand()).collect();
         let targets: Vec<Operand<'_>> = values
             .iter_mut()
             .zip(types.iter().zip(&result_layouts))

@@ -172,11 +172,9 @@ fn barrier_kind(value: &Spanned<'_>) -> Result<BarrierKind, Fault> {
             [region] => Ok(BarrierKind::Region(RegionId(region.u32()?))),
             _ => Err(value.expected("one region")),
         },
-        Value::Call("step_back", args) => match args.as_slice() {
-            [region] => Ok(BarrierKind::StepBack(RegionId(region.u32()?))),
-            _ => Err(value.expected("one region")),
-        },
-        _ => Err(value.expected("`user`, `region(…)` or `step_back(…)`")),
+        Value::Word("step_back") => Ok(BarrierKind::StepBack),
+        Value::Word("recompute") => Ok(BarrierKind::Recompute),
+        _ => Err(value.expected("`user`, `region(…)`, `step_back` or `recompute`")),
     }
 }
 
