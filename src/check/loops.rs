@@ -10,10 +10,7 @@ use super::{
     value::{Cx, StreamKind, Value},
     walk,
 };
-use crate::{
-    source::Span,
-    syntax::ast::{Block, ExprId, ExprKind, Ident, Name},
-};
+use crate::syntax::ast::{Block, ExprId, ExprKind, Ident, Name};
 
 /// Passes of a script loop that mode Check follows one by one.
 const FOLLOWED_PASSES: u64 = 1024;
@@ -68,11 +65,7 @@ impl Evaluator {
     }
 
     /// The variables that a loop's body assigns to, with their values.
-    fn assigned_values(
-        &mut self,
-        cx: &Cx,
-        body: &Block,
-    ) -> Vec<(Name, Arc<Scope>, Value)> {
+    fn assigned_values(&mut self, cx: &Cx, body: &Block) -> Vec<(Name, Arc<Scope>, Value)> {
         walk::assigned_names(&cx.ast, body)
             .into_iter()
             .filter_map(|name| {

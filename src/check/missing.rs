@@ -61,7 +61,10 @@ impl Evaluator {
         match cut {
             Some((place, text)) => diagnostic = diagnostic.secondary(place, text),
             None if !used.is_empty() => {
-                diagnostic.notes.push(format!("`{}` is used, but not for the loss", used.first().map_or("".into(), |c| c.name())));
+                diagnostic.notes.push(format!(
+                    "`{}` is used, but not for the loss",
+                    used.first().map_or("".into(), |c| c.name())
+                ));
             }
             None => {}
         }

@@ -174,13 +174,7 @@ impl Evaluator {
     }
 
     /// `ensure peak <= 4 GiB`
-    pub(super) fn ensure_stmt(
-        &mut self,
-        cx: &Cx,
-        limit: ExprId,
-        every_schedule: bool,
-        span: Span,
-    ) -> Eval {
+    pub(super) fn ensure_stmt(&mut self, cx: &Cx, limit: ExprId, every_schedule: bool, span: Span) -> Eval {
         self.only_in_step("ensure", span)?;
         let at = cx.ast.expr(limit).span;
         let value = self.expr(cx, limit)?;

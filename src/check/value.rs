@@ -10,8 +10,8 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{language::Builtin, scope::Scope, tensor};
 pub use super::persistent::{Cell, Init, Model, Optimizer, cells_of, name_value};
+use super::{language::Builtin, scope::Scope, tensor};
 use crate::{
     exec::Tensor,
     ir::{DType, Type, ValueId},
