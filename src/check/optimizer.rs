@@ -221,7 +221,7 @@ impl Evaluator {
                 Value::Function(function) => {
                     let result = self.call_function(function, Args::one(t.clone(), span), span)?;
                     if super::operator::number(&result).is_none()
-                        && !self.tensor_type(&result).is_some_and(|ty| ty.rank() == 0)
+                        && self.tensor_type(&result).is_none_or(|ty| ty.rank() != 0)
                     {
                         let kind = result.kind();
                         return Err(self.error(

@@ -209,9 +209,12 @@ fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    // One label is one range.
+    #![allow(clippy::single_range_in_vec_init)]
+
     use super::*;
 
-    fn shown<'a>(excerpt: &'a Excerpt, k: usize) -> String {
+    fn shown(excerpt: &Excerpt, k: usize) -> String {
         let range = excerpt.spans[k].clone();
         excerpt.text.chars().skip(range.start).take(range.len()).collect()
     }

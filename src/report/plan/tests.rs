@@ -24,7 +24,7 @@ fn example() -> (Plan, SourceMap) {
     let mib = |n: usize| Type::new(DType::F32, [n, 1 << 18]).unwrap();
     graph.inputs.push(Input { name: "x".into(), ty: mib(4) });
     graph.slots.push(Slot { name: "net.w".into(), ty: mib(1), kind: SlotKind::Param { trainable: true } });
-    let mut at = |graph: &mut Graph, needle: &str| {
+    let at = |graph: &mut Graph, needle: &str| {
         let start = TEXT.find(needle).unwrap();
         let span = Span::new(main, start..start + needle.len());
         graph.cursor.origin = graph.origins.intern(Origin { span, parent: None, iteration: None });
