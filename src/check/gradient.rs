@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, source::Span};
 
-/// One for each thing differentiated by; `None` where nothing depends on it.
-type Cotangents = Vec<Option<ValueId>>;
+/// One per value asked for; `None` where nothing depends on it.
+type Gradients = Vec<Option<ValueId>>;
 
 impl Evaluator {
     /// A loss: one floating-point number of the graph.
@@ -56,7 +56,7 @@ impl Evaluator {
         outputs: &[(ValueId, ValueId)],
         wrt: &[ValueId],
         span: Span,
-    ) -> Eval<Vec<Option<ValueId>>> {
+    ) -> Eval<Gradients> {
         let frame = self.frame_at(span)?;
         match grad::gradients(&mut frame.graph, outputs, wrt) {
             Ok(grads) => Ok(grads),
@@ -81,7 +81,7 @@ impl Evaluator {
         loss: ValueId,
         cells: &[Arc<Cell>],
         span: Span,
-    ) -> Eval<Vec<Option<ValueId>>> {
+    ) -> Eval<Gradients> {
         let one = self.build(span, |f| {
             let dtype = f.graph.ty(loss).dtype();
             f.graph.constant(dtype, 1.0)
@@ -96,7 +96,7 @@ impl Evaluator {
         cells: &[Arc<Cell>],
         values: &[ValueId],
         span: Span,
-    ) -> Eval<(Cotangents, Cotangents)> {
+    ) -> Eval<(Gradients, Gradients)> {
         let frame = self.frame(span)?;
         let versions: Vec<Vec<ValueId>> = cells
             .iter()
