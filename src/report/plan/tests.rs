@@ -24,7 +24,7 @@ fn example() -> (Plan, SourceMap) {
     let mib = |n: usize| Type::new(DType::F32, [n, 1 << 18]).unwrap();
     graph.inputs.push(Input { name: "x".into(), ty: mib(4) });
     graph.slots.push(Slot { name: "net.w".into(), ty: mib(1), kind: SlotKind::Param { trainable: true } });
-    let mut at = |graph: &mut Graph, needle: &str| {
+    let at = |graph: &mut Graph, needle: &str| {
         let start = TEXT.find(needle).unwrap();
         let span = Span::new(main, start..start + needle.len());
         graph.cursor.origin = graph.origins.intern(Origin { span, parent: None, iteration: None });
@@ -153,6 +153,9 @@ fn figures() {
 fn a_gradient_has_the_name_of_its_parameter_and_an_output_its_return() {
     let (mut plan, sources) = example();
     plan.schedule.peak_position = 2;
+    // A `let` in the library names it, too.
+    let gradient = plan.buffers[4].value;
+    Arc::make_mut(&mut plan.graph).names.insert(gradient, "d".into());
     let r = report(&plan, &sources);
     let live: Vec<_> = r
         .live_at_peak
