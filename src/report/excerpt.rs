@@ -207,11 +207,13 @@ fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
+// One span is a list of one range, not the list of its numbers.
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
 
-    fn shown<'a>(excerpt: &'a Excerpt, k: usize) -> String {
+    fn shown(excerpt: &Excerpt, k: usize) -> String {
         let range = excerpt.spans[k].clone();
         excerpt.text.chars().skip(range.start).take(range.len()).collect()
     }
