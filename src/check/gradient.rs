@@ -131,7 +131,7 @@ impl Evaluator {
             Value::Model(_) | Value::Param(_) => {
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
                 let grads = self.cell_gradients(loss, &cells, span)?;
-                self.report_missing(&cells, &grads, loss_span, span);
+                self.report_missing(&cells, &grads, &[loss], loss_span, span);
                 if let (Value::Param(_), &[Some(grad)]) = (wrt, grads.as_slice()) {
                     return Ok(self.graph_value(grad, false));
                 }
@@ -140,7 +140,7 @@ impl Evaluator {
             Value::List(items) if items.iter().any(|v| !cells_of(v).is_empty() && !v.is_tensor()) => {
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
                 let grads = self.cell_gradients(loss, &cells, span)?;
-                self.report_missing(&cells, &grads, loss_span, span);
+                self.report_missing(&cells, &grads, &[loss], loss_span, span);
                 Ok(self.tree(wrt, cells, grads))
             }
             Value::List(items) | Value::Tuple(items) => {
@@ -309,7 +309,8 @@ impl Evaluator {
             _ => back.pop().unwrap_or(Value::Unit),
         };
         if matches!(function.0, Value::Model(_)) {
-            self.report_missing(&cells, &of_cells, span, span);
+            let outputs: Vec<ValueId> = outputs.iter().map(|(o, _)| *o).collect();
+            self.report_missing(&cells, &of_cells, &outputs, span, span);
             return Ok(Value::tuple(vec![self.tree(&function.0, cells, of_cells), back]));
         }
         Ok(back)

@@ -1,4 +1,4 @@
-//! Optimizers: `minimize`, `update`, and the bodies of optimizers, elaborated once per parameter.
+//! Optimizers: making them, and their bodies, elaborated once per parameter.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use super::{
     args::Args,
     errors::{Eval, Halt},
     frame::{Frame, FrameKind, ScalarBinding},
-    scope::ScopeKind,
+    scope::{Scope, ScopeKind},
     tensor::Operand,
-    value::{Cell, Cx, Init, Optimizer, OptimizerDef, Unknown, Value, cells_of, lock},
+    value::{Cell, Cx, Init, Optimizer, OptimizerDef, Unknown, Value, lock},
 };
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    ir::{DType, Role, ScalarSource, SlotKind, Type, ValueId},
+    ir::{DType, Role, ScalarSource, SlotKind, Type},
     source::Span,
-    syntax::ast::{ExprId, Name},
+    syntax::ast::{BinaryOp, ExprId, Name},
 };
 
 impl Evaluator {
@@ -79,158 +79,8 @@ impl Evaluator {
         Ok(Value::Optimizer(Arc::clone(optimizer)))
     }
 
-    fn optimizer_expr(&mut self, cx: &Cx, with: ExprId) -> Eval<Arc<Optimizer>> {
-        let span = cx.ast.expr(with).span;
-        match self.expr(cx, with)? {
-            Value::Optimizer(optimizer) => Ok(optimizer),
-            Value::OptimizerDef(def) => {
-                let name = Arc::clone(&def.decl.name.name);
-                Err(self.report(
-                    Diagnostic::error(codes::OPTIMIZER, span, format!("`{name}` is declared here, not made"))
-                        .help(format!("call it: `{name}(lr: 0.01)`")),
-                ))
-            }
-            other => {
-                let kind = other.kind();
-                Err(self.error(codes::OPTIMIZER, span, format!("expected an optimizer, got {kind}")))
-            }
-        }
-    }
-
-    /// The parameters that a `minimize` or `update` changes.
-    fn targets(&mut self, value: &Value, span: Span) -> Eval<Vec<Arc<Cell>>> {
-        if !matches!(value, Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_)) {
-            let kind = value.kind();
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::TYPE_MISMATCH,
-                    span,
-                    format!("expected a model or a parameter, got {kind}"),
-                )
-                .help("only parameters of models are trained; declare one with `param` in a `model`"),
-            ));
-        }
-        let cells: Vec<Arc<Cell>> = cells_of(value).into_iter().filter(|c| c.is_trainable()).collect();
-        if cells.is_empty() {
-            let kind = value.kind();
-            return Err(self.error(codes::GRADIENT, span, format!("{kind} has no parameters to train")));
-        }
-        Ok(cells)
-    }
-
-    /// `minimize loss over net with opt`
-    pub(super) fn minimize(
-        &mut self,
-        cx: &Cx,
-        loss: ExprId,
-        over: &[ExprId],
-        with: ExprId,
-        span: Span,
-    ) -> Eval {
-        self.only_in_step("minimize", span)?;
-        let loss_span = cx.ast.expr(loss).span;
-        let loss = self.expr(cx, loss);
-        let mut cells: Vec<Arc<Cell>> = Vec::new();
-        for &target in over {
-            let target_span = cx.ast.expr(target).span;
-            let value = self.expr(cx, target)?;
-            for cell in self.targets(&value, target_span)? {
-                if !cells.iter().any(|c| c.id == cell.id) {
-                    cells.push(cell);
-                }
-            }
-        }
-        let optimizer = self.optimizer_expr(cx, with)?;
-        let loss = self.scalar_loss(&loss?, loss_span)?;
-        let grads = self.cell_gradients(loss, &cells, span)?;
-        self.report_missing(&cells, &grads, loss_span, span);
-        let pairs = cells
-            .into_iter()
-            .zip(grads)
-            .filter_map(|(cell, grad)| Some((cell, self.graph_value(grad?, false))))
-            .collect();
-        self.update_cells(&optimizer, pairs, span)?;
-        Ok(Value::Unit)
-    }
-
-    /// `update net with opt, grads`
-    pub(super) fn update_stmt(
-        &mut self,
-        cx: &Cx,
-        target: ExprId,
-        with: ExprId,
-        grads: ExprId,
-        span: Span,
-    ) -> Eval {
-        self.only_in_step("update", span)?;
-        let target_span = cx.ast.expr(target).span;
-        let value = self.expr(cx, target)?;
-        let cells = self.targets(&value, target_span)?;
-        let optimizer = self.optimizer_expr(cx, with)?;
-        let grads_span = cx.ast.expr(grads).span;
-        let grads = self.expr(cx, grads)?;
-        let pairs = match &grads {
-            Value::Tree(tree) => {
-                let mut pairs = Vec::new();
-                for cell in cells {
-                    let entry = tree.entries.iter().find(|(c, _)| c.id == cell.id);
-                    if let Some((_, Some(grad))) = entry {
-                        pairs.push((cell, grad.clone()));
-                    }
-                }
-                if pairs.is_empty() {
-                    return Err(self.error(
-                        codes::GRADIENT,
-                        grads_span,
-                        "these gradients belong to other parameters",
-                    ));
-                }
-                pairs
-            }
-            Value::List(items) | Value::Tuple(items) if items.len() == cells.len() => {
-                cells.into_iter().zip(items.iter().cloned()).collect()
-            }
-            Value::List(items) | Value::Tuple(items) => {
-                let (got, want) = (items.len(), cells.len());
-                return Err(self.error(
-                    codes::GRADIENT,
-                    grads_span,
-                    format!("{got} gradients for {want} parameters"),
-                ));
-            }
-            v if v.is_tensor() && cells.len() == 1 => cells.into_iter().map(|c| (c, grads.clone())).collect(),
-            other => {
-                let kind = other.kind();
-                return Err(self.error(
-                    codes::GRADIENT,
-                    grads_span,
-                    format!("expected the gradients of the parameters, got {kind}"),
-                ));
-            }
-        };
-        self.update_cells(&optimizer, pairs, span)?;
-        Ok(Value::Unit)
-    }
-
-    pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
-        match self.frames.last() {
-            Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.current_region() {
-                None => Ok(()),
-                Some(_) => Err(self.error(
-                    codes::ONLY_IN_STEP,
-                    span,
-                    format!("`{what}` inside of `checkpoint < … >`"),
-                )),
-            },
-            _ => Err(self.report(
-                Diagnostic::error(codes::ONLY_IN_STEP, span, format!("`{what}` outside of a step"))
-                    .help("put it into the body of `step name(…) { … }` and call the step"),
-            )),
-        }
-    }
-
     /// The optimizer's body for each parameter with its gradient.
-    fn update_cells(
+    pub(super) fn update_cells(
         &mut self,
         optimizer: &Arc<Optimizer>,
         pairs: Vec<(Arc<Cell>, Value)>,
@@ -271,7 +121,7 @@ impl Evaluator {
         if earlier == 0 {
             return Ok(count);
         }
-        self.binary_values(crate::syntax::ast::BinaryOp::Add, &count, &Value::Int(earlier as i64), span)
+        self.binary_values(BinaryOp::Add, &count, &Value::Int(earlier as i64), span)
     }
 
     fn update_cell(
@@ -350,7 +200,7 @@ impl Evaluator {
     fn bind_hyper(
         &mut self,
         optimizer: &Arc<Optimizer>,
-        scope: &Arc<super::Scope>,
+        scope: &Arc<Scope>,
         t: &Value,
         span: Span,
     ) -> Eval<()> {
@@ -371,7 +221,7 @@ impl Evaluator {
                 Value::Function(function) => {
                     let result = self.call_function(function, Args::one(t.clone(), span), span)?;
                     if super::operator::number(&result).is_none()
-                        && !self.tensor_type(&result).is_some_and(|ty| ty.rank() == 0)
+                        && self.tensor_type(&result).is_none_or(|ty| ty.rank() != 0)
                     {
                         let kind = result.kind();
                         return Err(self.error(
@@ -438,47 +288,5 @@ impl Evaluator {
             }
             None => Err(self.error(codes::TYPE_MISMATCH, expr_span, "a state starts as a tensor")),
         }
-    }
-
-    /// Warns of parameters that get no gradient: a low peak may then mean that nothing was computed.
-    pub(super) fn report_missing(
-        &mut self,
-        cells: &[Arc<Cell>],
-        grads: &[Option<ValueId>],
-        loss_span: Span,
-        span: Span,
-    ) {
-        let missing: Vec<&Arc<Cell>> =
-            cells.iter().zip(grads).filter(|(_, g)| g.is_none()).map(|(c, _)| c).collect();
-        if missing.is_empty() {
-            return;
-        }
-        let names: Vec<String> = missing.iter().map(|c| c.name().to_string()).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let message = if missing.len() == cells.len() {
-            "none of the parameters gets a gradient".to_string()
-        } else {
-            let s = if missing.len() == 1 { "parameter gets" } else { "parameters get" };
-            format!("{} of {} {s} no gradient: {}", missing.len(), cells.len(), super::index::listed(&names))
-        };
-        let frame = self.frames.last();
-        let unused = missing.iter().filter(|c| frame.is_none_or(|f| f.has_slot(c).is_none())).count();
-        let note = if unused == missing.len() {
-            "the step does not use them before this line".to_string()
-        } else if unused > 0 {
-            format!(
-                "{unused} of them are not used at all; the others reach the loss only through operations without a gradient"
-            )
-        } else {
-            "they reach the loss only through operations without a gradient (`stop_grad`, comparisons, whole numbers), or not at all".to_string()
-        };
-        let mut diagnostic = Diagnostic::warning(codes::NO_GRADIENT, span, message)
-            .secondary(loss_span, "the loss does not depend on them")
-            .note(note)
-            .help("parameters that are not to be trained are declared `param frozen`");
-        if let Some(first) = missing.first() {
-            diagnostic = diagnostic.secondary(first.span, format!("`{}` is declared here", first.name()));
-        }
-        self.report(diagnostic);
     }
 }

@@ -9,8 +9,8 @@ use super::{Evaluator, language, tensor, value::Cx, walk};
 use crate::{
     source::Span,
     syntax::ast::{
-        Arg, Ast, Block, DimExpr, ExprId, ExprKind, FnDecl, Ident, IndexItem, ModelDecl, Name,
-        OptimizerDecl, ParamDecl, StmtId, StmtKind, StrPart, TypeExpr,
+        Arg, Ast, Block, DimExpr, ExprId, ExprKind, FnDecl, Ident, IndexItem, ModelDecl, Name, OptimizerDecl,
+        ParamDecl, StmtId, StmtKind, StrPart, TypeExpr,
     },
 };
 
@@ -287,7 +287,11 @@ impl Resolver<'_> {
                 kept.for_each(|a| r.expr(a.value));
             }),
             ExprKind::In { value, .. } => self.expr(*value),
-            ExprKind::Error | ExprKind::Int(_) | ExprKind::Float(_) | ExprKind::Size(_) | ExprKind::Bool(_) => {}
+            ExprKind::Error
+            | ExprKind::Int(_)
+            | ExprKind::Float(_)
+            | ExprKind::Size(_)
+            | ExprKind::Bool(_) => {}
         }
     }
 }

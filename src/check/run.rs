@@ -21,6 +21,9 @@ use crate::{
     source::Span,
 };
 
+/// How many calls around a failed op a message shows.
+const SHOWN_ORIGINS: usize = 3;
+
 impl Evaluator {
     /// Evaluates `body` in the graph that is open, or in one of its own that is run at once.
     pub(super) fn scripted(&mut self, span: Span, body: impl FnOnce(&mut Self) -> Eval) -> Eval {
@@ -102,8 +105,8 @@ impl Evaluator {
                 span,
                 format!(
                     "this needs {}, more than the {} that there are",
-                    super::step::mebibytes(values),
-                    super::step::mebibytes(limit)
+                    super::step_plan::mebibytes(values),
+                    super::step_plan::mebibytes(limit)
                 ),
             )
             .help("compute it in a `step`, whose memory is planned, or in parts"),
@@ -155,7 +158,7 @@ impl Evaluator {
         for (cell, tensor) in cells.iter().zip(slots) {
             cell.set_data(tensor);
         }
-        result.map_err(|error| self.run_error(error, span))
+        result.map_err(|error| self.run_error(error, graph, span))
     }
 
     /// The tensors of cells, taken out so that they can be changed in place.
@@ -179,13 +182,29 @@ impl Evaluator {
         Ok(slots)
     }
 
-    pub(super) fn run_error(&mut self, error: cpu::RunError, span: Span) -> Halt {
+    /// An op that failed while a graph ran, at the call and in the line that it comes from.
+    pub(super) fn run_error(&mut self, error: cpu::RunError, graph: &Graph, span: Span) -> Halt {
         if error.is_cancelled() || self.cancelled() {
             return Halt::Cancelled;
         }
         let internal = error.error.message.strip_prefix("internal: ").map(String::from);
         let code = if internal.is_some() { codes::INTERNAL } else { codes::RUN_FAILED };
         let mut diagnostic = Diagnostic::error(code, span, internal.unwrap_or(error.error.message));
+        if (error.node.0 as usize) < graph.len() {
+            let mut shown = span;
+            // From the op outwards, through the calls that led to it.
+            for origin in graph.origins.chain(graph.node(error.node).origin()).take(SHOWN_ORIGINS) {
+                if origin.span != shown && origin.span != Span::default() {
+                    let text = match &origin.iteration {
+                        Some(iteration) => format!("in this operation ({iteration})"),
+                        None => "in this operation".to_string(),
+                    };
+                    let text = if diagnostic.secondary.is_empty() { text } else { "called here".into() };
+                    diagnostic = diagnostic.secondary(origin.span, text);
+                    shown = origin.span;
+                }
+            }
+        }
         diagnostic.help.extend(error.error.help);
         self.report(diagnostic)
     }

@@ -11,12 +11,13 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{language::Builtin, scope::Scope, tensor};
+pub use super::persistent::{Cell, Init, Model, Optimizer, cells_of, name_value};
 use crate::{
     exec::Tensor,
-    ir::{DType, SlotKind, Type, ValueId},
+    ir::{DType, Type, ValueId},
     script::{batches, text::Vocabulary},
     source::Span,
-    syntax::ast::{Ast, ExprId, FnDecl, ModelDecl, Name, OptimizerDecl},
+    syntax::ast::{Ast, FnDecl, ModelDecl, Name, OptimizerDecl},
 };
 
 /// A number that is the same for no two things made in this process.
@@ -157,86 +158,6 @@ impl Stored {
     }
 }
 
-/// How a persistent tensor gets its first value.
-pub enum Init {
-    /// The expression after `=`, in the scope of the model; its result is broadcast to the type.
-    Expr {
-        cx: Cx,
-        expr: ExprId,
-    },
-    Zeros,
-    /// The state of an optimizer: the expression sees the parameter as `p`.
-    OptimizerState {
-        cx: Cx,
-        expr: ExprId,
-        param: Arc<Cell>,
-    },
-}
-
-/// A persistent tensor: a parameter, the state of a model, the state of an optimizer.
-pub struct Cell {
-    pub id: u64,
-    pub ty: Type,
-    pub kind: SlotKind,
-    /// Where it was declared.
-    pub span: Span,
-    pub init: Init,
-    name: Mutex<Option<Arc<str>>>,
-    /// What it is called where no variable holds its model: the declared name.
-    pub short_name: Name,
-    data: Mutex<Option<Tensor>>,
-}
-
-impl Cell {
-    pub fn new(short_name: Name, ty: Type, kind: SlotKind, span: Span, init: Init) -> Arc<Cell> {
-        Arc::new(Cell {
-            id: fresh_id(),
-            ty,
-            kind,
-            span,
-            init,
-            name: Mutex::new(None),
-            short_name,
-            data: Mutex::new(None),
-        })
-    }
-
-    /// The dotted name.
-    pub fn name(&self) -> Arc<str> {
-        lock(&self.name).clone().unwrap_or_else(|| Arc::clone(&self.short_name))
-    }
-
-    /// Gives the cell its name, unless it has one.
-    pub fn name_once(&self, name: &str) {
-        lock(&self.name).get_or_insert_with(|| name.into());
-    }
-
-    pub fn is_named(&self) -> bool {
-        lock(&self.name).is_some()
-    }
-
-    pub fn data(&self) -> Option<Tensor> {
-        lock(&self.data).clone()
-    }
-
-    pub fn has_data(&self) -> bool {
-        lock(&self.data).is_some()
-    }
-
-    pub fn set_data(&self, tensor: Tensor) {
-        *lock(&self.data) = Some(tensor);
-    }
-
-    /// Takes the tensor out, so that a step can change it without a copy.
-    pub fn take_data(&self) -> Option<Tensor> {
-        lock(&self.data).take()
-    }
-
-    pub fn is_trainable(&self) -> bool {
-        self.kind == SlotKind::Param { trainable: true }
-    }
-}
-
 pub struct Module {
     pub name: Name,
     pub scope: Arc<Scope>,
@@ -269,142 +190,10 @@ pub struct ModelDef {
     pub cx: Cx,
 }
 
-/// An instance of a model. Two instances never share parameters; calling one twice does.
-pub struct Model {
-    pub id: u64,
-    pub def: Arc<ModelDef>,
-    /// Hyper-parameters, parameters, state, sub-models and methods.
-    pub scope: Arc<Scope>,
-    /// The names of fields in the order of their declaration.
-    pub order: Mutex<Vec<Name>>,
-    name: Mutex<Option<Arc<str>>>,
-}
-
-impl Model {
-    pub fn new(def: Arc<ModelDef>, scope: Arc<Scope>) -> Arc<Model> {
-        Arc::new(Model { id: fresh_id(), def, scope, order: Mutex::default(), name: Mutex::default() })
-    }
-
-    pub fn name(&self) -> Option<Arc<str>> {
-        lock(&self.name).clone()
-    }
-
-    /// The variable it is bound to, or what it is.
-    pub fn title(&self) -> Arc<str> {
-        self.name().unwrap_or_else(|| Arc::clone(&self.def.decl.name.name))
-    }
-
-    /// Names the instance and everything in it, unless it has a name.
-    pub fn name_once(&self, name: &str) {
-        {
-            let mut own = lock(&self.name);
-            if own.is_some() {
-                return;
-            }
-            *own = Some(name.into());
-        }
-        for (field, value) in self.fields() {
-            name_value(&value, &format!("{name}.{field}"));
-        }
-    }
-
-    /// Parameters, state and sub-models, in the order of their declaration.
-    pub fn fields(&self) -> Vec<(Name, Value)> {
-        let order = lock(&self.order).clone();
-        order
-            .into_iter()
-            .filter_map(|name| {
-                let value = self.scope.get(&name)?.value;
-                Some((name, value))
-            })
-            .collect()
-    }
-}
-
-/// Names the models and parameters in a value after the variable that holds it.
-pub fn name_value(value: &Value, name: &str) {
-    match value {
-        Value::Model(model) => model.name_once(name),
-        Value::Param(cell) => cell.name_once(name),
-        Value::Optimizer(optimizer) => optimizer.name_once(name),
-        Value::List(items) | Value::Tuple(items) => {
-            for (i, item) in items.iter().enumerate() {
-                if matches!(
-                    item,
-                    Value::Model(_)
-                        | Value::Param(_)
-                        | Value::List(_)
-                        | Value::Tuple(_)
-                        | Value::Optimizer(_)
-                ) {
-                    name_value(item, &format!("{name}.{i}"));
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// The parameters and states in a value, in the order of their declaration, each once.
-pub fn cells_of(value: &Value) -> Vec<Arc<Cell>> {
-    fn visit(value: &Value, seen: &mut rustc_hash::FxHashSet<u64>, into: &mut Vec<Arc<Cell>>) {
-        match value {
-            Value::Param(cell) if seen.insert(cell.id) => into.push(Arc::clone(cell)),
-            Value::Model(model) if seen.insert(model.id) => {
-                for (_, field) in model.fields() {
-                    visit(&field, seen, into);
-                }
-            }
-            Value::List(items) | Value::Tuple(items) => items.iter().for_each(|v| visit(v, seen, into)),
-            _ => {}
-        }
-    }
-    let mut cells = Vec::new();
-    visit(value, &mut Default::default(), &mut cells);
-    cells
-}
-
 pub struct OptimizerDef {
     pub id: u64,
     pub decl: Arc<OptimizerDecl>,
     pub cx: Cx,
-}
-
-/// An optimizer with its hyper-parameters and the state that it keeps for each parameter.
-pub struct Optimizer {
-    pub id: u64,
-    pub def: Arc<OptimizerDef>,
-    /// One per declared parameter, in order. A run-time scalar is a number or a function of `t`.
-    pub hyper: Mutex<Vec<Value>>,
-    name: Mutex<Option<Arc<str>>>,
-    /// By (parameter, name of the state).
-    pub states: Mutex<FxHashMap<(u64, Name), Arc<Cell>>>,
-    /// The states in the order they were made, for saving.
-    pub state_order: Mutex<Vec<Arc<Cell>>>,
-    /// How many updates it has made.
-    pub count: AtomicU64,
-}
-
-impl Optimizer {
-    pub fn new(def: Arc<OptimizerDef>, hyper: Vec<Value>) -> Arc<Optimizer> {
-        Arc::new(Optimizer {
-            id: fresh_id(),
-            def,
-            hyper: Mutex::new(hyper),
-            name: Mutex::default(),
-            states: Mutex::default(),
-            state_order: Mutex::default(),
-            count: AtomicU64::new(0),
-        })
-    }
-
-    pub fn name(&self) -> Arc<str> {
-        lock(&self.name).clone().unwrap_or_else(|| Arc::clone(&self.def.decl.name.name))
-    }
-
-    pub fn name_once(&self, name: &str) {
-        lock(&self.name).get_or_insert_with(|| name.into());
-    }
 }
 
 /// A declared step, with what was compiled of it.

@@ -32,7 +32,7 @@ enum Unit {
     Node(NodeId),
     /// Stores a constant or scalar that some kernel wants in memory.
     Store(ValueId),
-    Barrier(NodeId),
+    Barrier,
     /// A commit that could not be made by the op whose value it commits.
     Commit(NodeId),
 }
@@ -130,7 +130,7 @@ impl<'a> Units<'a> {
                         unit
                     }
                 },
-                (None, Op::Barrier(_)) => self.add(Unit::Barrier(node.id), node.id),
+                (None, Op::Barrier(_)) => self.add(Unit::Barrier, node.id),
                 (None, Op::Write(_)) => self.add(Unit::Commit(node.id), node.id),
                 (None, Op::Const(_) | Op::Scalar(_) | Op::Read(_) | Op::Input(_)) => continue,
                 // A view that is looked at on the way; in source order.
@@ -172,11 +172,12 @@ impl<'a> Units<'a> {
         match producer.op() {
             Op::Const(_) | Op::Scalar(_) => {
                 // Programs read constants and scalars themselves.
-                if !is_elementwise(user.op()) && !is_barrier {
-                    if let Some(store) = self.store_constant(place.base) {
-                        self.wait(unit, store);
-                        self.readers[place.base.0 as usize].push(unit);
-                    }
+                if !is_elementwise(user.op())
+                    && !is_barrier
+                    && let Some(store) = self.store_constant(place.base)
+                {
+                    self.wait(unit, store);
+                    self.readers[place.base.0 as usize].push(unit);
                 }
             }
             // A barrier waits for its operands and reads nothing.
@@ -473,7 +474,7 @@ impl Emit<'_, '_> {
                 let results = node.results().map(|r| self.access(r)).collect::<Result<_, _>>()?;
                 Ok(Kernel::Node { node: *id, args, results })
             }
-            Unit::Barrier(_) => Ok(Kernel::Nothing),
+            Unit::Barrier => Ok(Kernel::Nothing),
             Unit::Commit(id) => {
                 let node = graph.node(*id);
                 let (Op::Write(write), Some(&value)) = (node.op(), node.args().first()) else {

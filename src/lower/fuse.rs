@@ -104,10 +104,10 @@ impl Fusion<'_> {
     fn choose(&mut self, node: &Node<'_>) -> GroupId {
         let used = self.uses.get(node.result(0).0 as usize).copied().unwrap_or(Use::Memory);
         let has_room = |sizes: &[u32], g: GroupId| sizes.get(g.0 as usize).is_some_and(|&s| s < GROUP_LIMIT);
-        if let Use::Group(group) = used {
-            if has_room(&self.sizes, group) {
-                return group;
-            }
+        if let Use::Group(group) = used
+            && has_room(&self.sizes, group)
+        {
+            return group;
         }
         let key = match (node.role(), used) {
             (Role::Update { slot }, Use::Nothing) => {
@@ -115,10 +115,10 @@ impl Fusion<'_> {
             }
             _ => None,
         };
-        if let Some(&group) = key.as_ref().and_then(|k| self.updates.get(k)) {
-            if has_room(&self.sizes, group) {
-                return group;
-            }
+        if let Some(&group) = key.as_ref().and_then(|k| self.updates.get(k))
+            && has_room(&self.sizes, group)
+        {
+            return group;
         }
         let group = GroupId(self.sizes.len() as u32);
         self.sizes.push(0);

@@ -31,10 +31,10 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
     let written: Vec<bool> = {
         let mut written = vec![false; old.slots.len()];
         for node in old.nodes() {
-            if let Op::Write(write) = node.op() {
-                if let Some(entry) = written.get_mut(write.slot.0 as usize) {
-                    *entry = true;
-                }
+            if let Op::Write(write) = node.op()
+                && let Some(entry) = written.get_mut(write.slot.0 as usize)
+            {
+                *entry = true;
             }
         }
         written

@@ -9,8 +9,6 @@ use tg::{
 
 use crate::harness::*;
 
-type Function<'a> = &'a dyn Fn(&mut Graph, &[ValueId]) -> Result<ValueId, OpError>;
-
 /// Compares the gradients of Σ w·f(x) with central differences, for fixed w.
 pub fn check(f: Function<'_>, inputs: &[Tensor]) {
     let count = inputs.len();

@@ -73,7 +73,9 @@ pub fn run(inputs: &[Tensor], build: Build<'_>) -> Vec<Tensor> {
     eval(&graph(inputs, build), &mut [], inputs, &page()).expect("the graph runs")
 }
 
-pub fn run1(inputs: &[Tensor], build: &dyn Fn(&mut Graph, &[ValueId]) -> Result<ValueId, OpError>) -> Tensor {
+pub type Function<'a> = &'a dyn Fn(&mut Graph, &[ValueId]) -> Result<ValueId, OpError>;
+
+pub fn run1(inputs: &[Tensor], build: Function<'_>) -> Tensor {
     run(inputs, &|graph, args| Ok(vec![build(graph, args)?])).remove(0)
 }
 

@@ -14,7 +14,11 @@ fn unknown_names_suggest() {
     let cases = [
         ("lenn([1])", "1: TG0201 unknown name `lenn`", "did you mean `len`?"),
         ("softmx(ones([2]))", "1: TG0201 unknown name `softmx`", "did you mean `softmax`?"),
-        ("let a = None", "1: TG0201 unknown name `None`", "there is no null value: leave the argument out, or use `if`"),
+        (
+            "let a = None",
+            "1: TG0201 unknown name `None`",
+            "there is no null value: leave the argument out, or use `if`",
+        ),
         ("nn.Linear(1, 2)", "1: TG0201 unknown name `nn`", "write `use nn` at the top of the file"),
         ("use nn\nnn.Liner(1, 2)", "2: TG0202 the module `nn` has no `Liner`", "did you mean `Linear`?"),
         ("let x = ones([2])\nx.item()", "2: TG0202 a tensor f32[2] has no field `item`", "write `float(x)`"),
@@ -59,14 +63,18 @@ model M(n: int) {
   fn other(x) = [a + 1 for a in x]
 }
 "#;
-    let expected = "4: TG0201 unknown name `missing`\n5: TG0201 unknown name `yy`\n8: TG0201 unknown name `init_it`";
+    let expected =
+        "4: TG0201 unknown name `missing`\n5: TG0201 unknown name `yy`\n8: TG0201 unknown name `init_it`";
     assert_eq!(check(text), expected);
 }
 
 #[test]
 fn outer_names_are_not_rebound() {
     let text = "let x = 1\nfn f() { x = 2 }\nf()\nstep s(a: f32[2]) { let y = a\n  let z = checkpoint < { y = a; y } >\n  return z }";
-    assert_eq!(check(text), "2: TG0204 `x` is bound outside of this body\n5: TG0204 `y` is bound outside of this body");
+    assert_eq!(
+        check(text),
+        "2: TG0204 `x` is bound outside of this body\n5: TG0204 `y` is bound outside of this body"
+    );
     let labels = &checked(text).diagnostics[0].secondary;
     assert_eq!(labels[0].text, "`x` is bound here, outside");
 }
@@ -146,8 +154,14 @@ fn graph_code() {
             "1: TG0214 `float` of a tensor in graph code: its value is not known when the graph is built",
         ),
         ("step f() { print(\"hello\") }", "1: TG0230 `print` in a step"),
-        ("step f() { return 1 }\nstep g() { return f() }", "2: TG0230 the step `f` is called from graph code"),
-        ("let x = ones([2])\nlet y = sum(x)\nstep f() { return grad(y, x) }", "3: TG0232 this loss is already computed: nothing is known of how"),
+        (
+            "step f() { return 1 }\nstep g() { return f() }",
+            "2: TG0230 the step `f` is called from graph code",
+        ),
+        (
+            "let x = ones([2])\nlet y = sum(x)\nstep f() { return grad(y, x) }",
+            "3: TG0232 this loss is already computed: nothing is known of how",
+        ),
         (
             "model M() { param w: f32[2] = ones()\n fn forward(x) = x * w }\nlet m = M()\nstep f(x: f32[2]) { minimize m(x) over m with 3 }",
             "4: TG0236 expected an optimizer, got a whole number",
@@ -164,7 +178,10 @@ fn contracts_on_the_peak() {
     assert_eq!(check(text), "2: TG0340 the peak of `f` is 4.0 MiB, over the 3.0 MiB that are ensured");
     assert_eq!(check(&text.replace("3 MiB", "4 MiB")), "");
     let every = text.replace("3 MiB", "4 MiB in every schedule");
-    assert_eq!(check(&every), "2: TG0238 `in every schedule` is not checked yet; the peak of the chosen schedule is");
+    assert_eq!(
+        check(&every),
+        "2: TG0238 `in every schedule` is not checked yet; the peak of the chosen schedule is"
+    );
     assert_eq!(check(&format!("allow(TG0238)\n{every}")), "");
 }
 
@@ -183,10 +200,7 @@ step train(x: f32[4, 2]) {
   minimize mean(net(x)) over net with optim.sgd(lr: 0.1)
 }
 "#;
-    assert_eq!(
-        check(text),
-        "11: TG0341 2 of 4 parameters get no gradient: `net.unused.w`, `net.unused.b`"
-    );
+    assert_eq!(check(text), "11: TG0341 2 of 4 parameters get no gradient: `net.unused.w`, `net.unused.b`");
     assert!(checked(text).is_sound(), "it is a warning");
 }
 
@@ -201,14 +215,18 @@ fn limits() {
     use tg::engine::{Engine, Limits, Source};
     let limits = Limits { max_nodes: 50, max_bytes: 1 << 20, max_items: 100, ..Limits::default() };
     let check = |text: &str| {
-        let checked = Engine::new().with_limits(limits).check(Source::text("t.tg", text), &Default::default());
+        let checked =
+            Engine::new().with_limits(limits).check(Source::text("t.tg", text), &Default::default());
         crate::support::listed(&checked.diagnostics, &checked.sources)
     };
     assert_eq!(
         check("step f(x: f32[2]) { let y = x\n for i in 0..90 { y = exp(y) }\n return y }"),
         "2: TG0235 the graph has more than 50 nodes, the limit of this engine"
     );
-    assert_eq!(check("let xs = [0] * 1000"), "1: TG0235 a list of 1000 items; the limit of this engine is 100");
+    assert_eq!(
+        check("let xs = [0] * 1000"),
+        "1: TG0235 a list of 1000 items; the limit of this engine is 100"
+    );
     assert_eq!(
         check("step f(x: f32[1000, 1000]) { return x }"),
         "1: TG0235 f32[1000, 1000] takes 4000000 bytes; the limit of this engine is 1048576"

@@ -91,7 +91,10 @@ for a, b in data.batches(x, x * 2, size: 2, shuffle: 5) {
 }
 print(seen, len(data.batches(x, size: 2)))
 "#;
-    assert_eq!(run_in(&folder("batches"), text, false), "i32[3]\n[0 1 2]\ni32[3]\n[3 4 5]\n[3]\n[3]\n[1]\n3 3");
+    assert_eq!(
+        run_in(&folder("batches"), text, false),
+        "i32[3]\n[0 1 2]\ni32[3]\n[3 4 5]\n[3]\n[3]\n[1]\n3 3"
+    );
 }
 
 #[test]
@@ -108,8 +111,11 @@ print(ids, vocabulary.size, vocabulary.decode(ids), vocabulary.encode("cab"), vo
 #[test]
 fn modules_beside_the_script() {
     let directory = folder("modules");
-    std::fs::write(directory.join("mine.tg"), "use nn\nconst K = 3\nfn f(x) = x * K\nlet net = nn.Linear(K, 1)\n")
-        .expect("a file");
+    std::fs::write(
+        directory.join("mine.tg"),
+        "use nn\nconst K = 3\nfn f(x) = x * K\nlet net = nn.Linear(K, 1)\n",
+    )
+    .expect("a file");
     let text = "use mine\nuse mine.f as g\nprint(mine.f(2), g(3), mine.net(ones([1, 3])).shape)";
     assert_eq!(run_in(&directory, text, false), "6 9 [1, 1]");
     std::fs::write(directory.join("broken.tg"), "fn f(x) = \nlet y = 1 / 0\n").expect("a file");

@@ -165,7 +165,10 @@ fn sets_of_dimensions_and_constants() {
     };
     assert_eq!(plan(&[]), (String::new(), Some("f32[64, 4]".into())));
     assert_eq!(plan(&[("B", "8"), ("N", "2")]), (String::new(), Some("f32[8, 2]".into())));
-    assert_eq!(plan(&[("N", "x")]).0.lines().next(), Some("1: TG0239 `--set N=x`: the constant is a whole number"));
+    assert_eq!(
+        plan(&[("N", "x")]).0.lines().next(),
+        Some("1: TG0239 `--set N=x`: the constant is a whole number")
+    );
     assert_eq!(plan(&[("Q", "1")]).0, "1: TG0239 `--set Q=…` fits no `const Q` and no dimension `Q = …`");
 }
 

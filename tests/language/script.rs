@@ -124,7 +124,10 @@ fn types_of_values() {
 
 #[test]
 fn numbers_and_texts() {
-    assert_eq!(run("print(int(2.9), int(\"12\"), float(3), float(\"1e3\"), int(true), int(tensor(4)))"), "2 12 3.0 1000.0 1 4");
+    assert_eq!(
+        run("print(int(2.9), int(\"12\"), float(3), float(\"1e3\"), int(true), int(tensor(4)))"),
+        "2 12 3.0 1000.0 1 4"
+    );
 }
 
 #[test]

@@ -98,6 +98,7 @@ fn unreadable_files_are_errors() {
 
 #[test]
 fn syntax_errors_stop_before_evaluation() {
-    let error = Engine::new().compile(Source::text("p.tg", "let = 3\nprint(undefined)")).expect_err("no program");
+    let error =
+        Engine::new().compile(Source::text("p.tg", "let = 3\nprint(undefined)")).expect_err("no program");
     assert!(error.diagnostics().iter().all(|d| d.code.0.starts_with("TG01")), "{error:?}");
 }

@@ -47,7 +47,9 @@ fn an_mlp_learns() {
 fn checkpointed_and_plain_runs_agree_bit_for_bit() {
     let plain = run(&MLP.replace("REGION", "b(y)"));
     assert!(plain.ends_with("8.0"), "each state is written once a step: {plain}");
-    for region in ["checkpoint < b(y) >", "checkpoint(bind: none) < b(y) >", "checkpoint(policy: dots) < b(y) >"] {
+    for region in
+        ["checkpoint < b(y) >", "checkpoint(bind: none) < b(y) >", "checkpoint(policy: dots) < b(y) >"]
+    {
         assert_eq!(run(&MLP.replace("REGION", region)), plain, "{region}");
     }
 }
@@ -70,7 +72,8 @@ step several(x: f32[2], y: f32[2]) {
 }
 print(several(ones([2]), tensor([5.0, 6.0])))
 "#;
-    let printed = "19.0 f32[2]\n[ 6. 16.] f32[2]\n[1. 4.]\nf32[2]\n[ 6. 12.]\n(f32[2]\n[5. 6.], f32[2]\n[1. 1.])";
+    let printed =
+        "19.0 f32[2]\n[ 6. 16.] f32[2]\n[1. 4.]\nf32[2]\n[ 6. 12.]\n(f32[2]\n[5. 6.], f32[2]\n[1. 1.])";
     assert_eq!(run(text), printed);
 }
 
@@ -244,6 +247,7 @@ fn region_options_are_checked() {
     assert_eq!(check(&step("keeps: [x]")), "1: TG0233 `checkpoint` has no option `keeps`");
     assert_eq!(check(&step("policy: all")), "1: TG0233 `policy` is `nothing`, `dots` or `names(\"…\")`");
     assert_eq!(check(&step("policy: names(\"a\"), bind: grad")), "");
-    let keep = "step f(x: f32[2]) { return checkpoint(keep: [h]) < { let h = exp(x); name(h, \"h\") * 2.0 } > }";
+    let keep =
+        "step f(x: f32[2]) { return checkpoint(keep: [h]) < { let h = exp(x); name(h, \"h\") * 2.0 } > }";
     assert_eq!(check(keep), "");
 }

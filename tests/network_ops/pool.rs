@@ -70,7 +70,7 @@ fn values_in_every_type() {
         let windows = all_windows(&shape);
         let pooled = pooled_shape(&shape);
         for x in [random(2, &INPUT), with_ties(3)] {
-            check_values(MaxPool2d { shape }, &[x.clone()], &[], |args| {
+            check_values(MaxPool2d { shape }, std::slice::from_ref(&x), &[], |args| {
                 vec![windows.iter().map(|w| args[0][first_largest(&args[0], w)]).collect()]
             });
             check_values(MaxPool2dGather { shape }, &[x.clone(), random(4, &INPUT)], &[], |args| {
@@ -83,7 +83,7 @@ fn values_in_every_type() {
                 }
                 vec![dx]
             });
-            check_composed(MaxPool2d { shape }, &[x.clone()], &[]);
+            check_composed(MaxPool2d { shape }, std::slice::from_ref(&x), &[]);
             check_composed(MaxPool2dGather { shape }, &[x.clone(), random(6, &INPUT)], &[]);
             check_composed(MaxPool2dGrad { shape }, &[x, random(7, &pooled)], &[]);
         }
@@ -110,7 +110,7 @@ fn gradients() {
         let pooled = pooled_shape(&shape);
         let input = (INPUT[2], INPUT[3]);
         let x = random(12, &INPUT);
-        check_gradients(MaxPool2d { shape }, &[x.clone()], &[0], 1);
+        check_gradients(MaxPool2d { shape }, std::slice::from_ref(&x), &[0], 1);
         check_gradients(MaxPool2dGather { shape }, &[x.clone(), random(13, &INPUT)], &[1], 1);
         check_gradients(MaxPool2dGrad { shape }, &[x.clone(), random(14, &pooled)], &[1], 1);
         check_gradients(AvgPool2d { shape }, &[x], &[0], 1);
@@ -131,7 +131,12 @@ fn ties_nan_and_padding() {
         ] {
             let x = tensor(dtype, &[1, 1, 2, 2], &x);
             let g = tensor(dtype, &[1, 1, 1, 1], &[1.0]);
-            assert_close(&values(&run1(MaxPool2d { shape: whole }, &[x.clone()])), &[top], 0.0, "max");
+            assert_close(
+                &values(&run1(MaxPool2d { shape: whole }, std::slice::from_ref(&x))),
+                &[top],
+                0.0,
+                "max",
+            );
             assert_eq!(values(&run1(MaxPool2dGrad { shape: whole }, &[x.clone(), g.clone()])), dx);
             let composed = run_graph(&[x, g], |graph, args| {
                 tg::ops::Op::from(MaxPool2dGrad { shape: whole }).decompose(graph, args)

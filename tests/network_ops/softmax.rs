@@ -79,7 +79,12 @@ fn special_rows() {
     for dtype in [DType::F64, DType::F32, DType::BF16] {
         for (row, y) in cases {
             let x = tensor(dtype, &[1, 3], row);
-            assert_close(&values(&run1(Softmax, &[x.clone()])), y, 0.0, &format!("softmax in {dtype}"));
+            assert_close(
+                &values(&run1(Softmax, std::slice::from_ref(&x))),
+                y,
+                0.0,
+                &format!("softmax in {dtype}"),
+            );
             let top = row.iter().copied().fold(-INF, f64::max);
             let total: f64 = row.iter().map(|x| (x - top).exp()).sum();
             let masked = top == -INF && !y[0].is_nan();
@@ -98,7 +103,7 @@ fn special_rows() {
 fn masked_rows_have_zero_gradients() {
     let x = tensor(DType::F64, &[3, 3], &[-INF, -INF, -INF, 0.5, -INF, 0.25, 1.0, 2.0, 3.0]);
     for log in [false, true] {
-        let y = run1(Softmax, &[x.clone()]);
+        let y = run1(Softmax, std::slice::from_ref(&x));
         let g = tensor(DType::F64, &[3, 3], &[1.0, 2.0, INF, 1.0, 0.0, 3.0, 1.0, 1.0, 1.0]);
         let dx = values(&run1(SoftmaxGrad, &[y, g]));
         assert_eq!(dx[..3], [0.0, 0.0, 0.0]);
@@ -117,7 +122,7 @@ fn masked_rows_have_zero_gradients() {
             let ddx = tg::grad::gradients(graph, &[(dx, again)], &[args[0]]).map_err(|e| e.error)?;
             Ok(vec![dx, ddx[0].expect("the gradient depends on x")])
         };
-        for result in run_graph(&[x.clone()], build).expect("the gradients run") {
+        for result in run_graph(std::slice::from_ref(&x), build).expect("the gradients run") {
             let result = values(&result);
             assert_eq!(result[..6], [0.0; 6], "log {log}");
             assert!(result[6..].iter().all(|d| d.is_finite()), "{result:?}");

@@ -6,8 +6,8 @@ use std::{ops::Range, sync::Arc};
 use super::elementwise::Program;
 use crate::{
     ir::Type,
-    ops::{Layout, Op, OpError},
-    plan::{Access, Home, Kernel, Plan},
+    ops::{Copy, Layout, Op, OpError},
+    plan::{Access, Home, Instr, Kernel, Plan},
     schedule::{BufferId, OpId},
 };
 
@@ -137,6 +137,22 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
                 return Err(fault("a commit between tensors of other forms"));
             }
             Action::Copy { from: place(from)?, to: place(to)? }
+        }
+        // Blocks are rows of the result: a transposed operand is read in tiles instead.
+        Kernel::Elementwise(source)
+            if let ([Instr::Load(0)], [from], [(0, to)]) =
+                (&*source.instrs, &*source.inputs, &*source.outputs)
+                && !from.layout.is_dense(from.ty.shape()) =>
+        {
+            if from.ty != to.ty || !to.layout.is_dense(to.ty.shape()) {
+                return Err(fault("a copy between tensors of other forms"));
+            }
+            Action::Node {
+                op: Op::Copy(Copy),
+                args: vec![place(from)?],
+                results: vec![place(to)?],
+                workspace: 0..0,
+            }
         }
         Kernel::Elementwise(source) => Action::Elementwise {
             program: Program::new(source)?,

@@ -1,0 +1,231 @@
+//! Planning steps, and the contracts on their peaks.
+
+use std::sync::Arc;
+
+use super::{
+    Evaluator,
+    errors::{Eval, Halt},
+    frame::Ensure,
+    scope::ScopeKind,
+    step::Compiled,
+    types::Meaning,
+    value::{Cx, Step, Stored, Value, lock},
+};
+use crate::{
+    codes,
+    diagnostic::{Diagnostic, Severity},
+    lower,
+    plan::Plan,
+    source::Span,
+    syntax::ast::{DimExpr, ExprId, ExprKind, TypeExpr},
+};
+
+impl Evaluator {
+    /// The plan of a compiled step, made when it is asked for first.
+    pub(super) fn plan_of(&mut self, step: &Arc<Step>, compiled: &Compiled, span: Span) -> Eval<Arc<Plan>> {
+        if let Some(plan) = lock(&compiled.plan).clone() {
+            return Ok(plan);
+        }
+        let options = lower::PlanOptions::default();
+        let plan = match lower::plan(&compiled.graph, step.name(), &options) {
+            Ok(plan) => Arc::new(plan),
+            Err(error) => return Err(self.op_error(step.decl.name.span, error)),
+        };
+        *lock(&compiled.plan) = Some(Arc::clone(&plan));
+        self.plans.push(Arc::clone(&plan));
+        self.check_peak(step, compiled, &plan, span)?;
+        Ok(plan)
+    }
+
+    /// Checks a plan against the `ensure` statements of its step and the limit of the engine.
+    fn check_peak(&mut self, step: &Arc<Step>, compiled: &Compiled, plan: &Plan, span: Span) -> Eval<()> {
+        let peak = plan.peak_bytes();
+        let bound = plan.lower_bound_bytes();
+        let mut fits = true;
+        for ensure in &compiled.ensures {
+            if ensure.every_schedule {
+                self.report(Diagnostic::new(
+                    Severity::Note,
+                    codes::NOT_CHECKED_YET,
+                    ensure.span,
+                    "`in every schedule` is not checked yet; the peak of the chosen schedule is",
+                ));
+            }
+            if peak > ensure.limit {
+                fits = false;
+                let mut diagnostic = Diagnostic::error(
+                    codes::OVER_PEAK,
+                    ensure.span,
+                    format!(
+                        "the peak of `{}` is {}, over the {} that are ensured",
+                        step.name(),
+                        mebibytes(peak),
+                        mebibytes(ensure.limit)
+                    ),
+                )
+                .note(format!("no schedule of this step needs less than {}", mebibytes(bound)));
+                if span != step.decl.name.span {
+                    diagnostic = diagnostic.secondary(span, "for this call");
+                }
+                diagnostic
+                    .help
+                    .push("`tg plan` shows what is alive at the peak; `checkpoint < … >` recomputes instead of keeping".into());
+                self.report(diagnostic);
+            }
+        }
+        let limit = self.settings.limits.max_bytes;
+        if peak > limit {
+            return Err(self.error(
+                codes::LIMIT,
+                step.decl.name.span,
+                format!(
+                    "the peak of `{}` is {}; the limit of this engine is {}",
+                    step.name(),
+                    mebibytes(peak),
+                    mebibytes(limit)
+                ),
+            ));
+        }
+        if fits { Ok(()) } else { Err(Halt::Reported) }
+    }
+
+    /// Plans every step: for its signature where that is fully known, else for the calls seen.
+    pub(super) fn plan_signatures(&mut self) {
+        for step in self.steps.clone() {
+            let is_library = self.sources.get(step.decl.span.file).is_some_and(|f| f.is_library);
+            if is_library || self.cancelled() {
+                continue;
+            }
+            let span = step.decl.name.span;
+            let errors = self.error_count();
+            let mut compiled = Vec::new();
+            if let Ok(Some(values)) = self.signature(&step) {
+                let flat = self.flatten(&step, &values, span);
+                if let Ok(flat) = flat
+                    && let Ok(made) = self.compiled(&step, &values, &flat, span)
+                {
+                    compiled.push(made);
+                }
+            } else {
+                compiled = lock(&step.compiled).clone();
+            }
+            if !self.settings.plan || self.error_count() > errors {
+                continue;
+            }
+            for compiled in compiled {
+                // Failures are reported by then.
+                let _ = self.plan_of(&step, &compiled, span);
+            }
+        }
+    }
+
+    /// Arguments of the types that a step declares; `None` where it leaves something open.
+    fn signature(&mut self, step: &Arc<Step>) -> Eval<Option<Vec<(Value, Span)>>> {
+        let cx = step.cx.in_scope(step.cx.scope.child(ScopeKind::Body));
+        let mut values = Vec::with_capacity(step.decl.params.len());
+        for param in &step.decl.params {
+            let span = param.name.span;
+            let Some(ty) = &param.ty else { return Ok(None) };
+            if !self.bind_default_dims(&cx, ty)? || !is_closed(&cx, ty) {
+                return Ok(None);
+            }
+            let value = match self.meaning(&cx, ty)? {
+                Meaning::Tensor(dtype) => {
+                    let ty = self.declared_type(&cx, ty, dtype)?;
+                    Value::Stored(Stored::new(ty, None))
+                }
+                _ => match param.default {
+                    Some(default) => self.expr(&step.cx, default)?,
+                    None => return Ok(None),
+                },
+            };
+            values.push((value, span));
+        }
+        Ok(Some(values))
+    }
+
+    /// Gives the dimensions with a default their size, or the one of `--set`.
+    fn bind_default_dims(&mut self, cx: &Cx, ty: &TypeExpr) -> Eval<bool> {
+        for dim in ty.dims.iter().flatten() {
+            let DimExpr::Default { name, value } = dim else { continue };
+            if cx.scope.contains(&name.name) {
+                continue;
+            }
+            let set = self.settings.sets.iter().find(|(n, _)| **n == *name.name).cloned();
+            let size = match set {
+                Some((set, text)) => {
+                    self.used_sets.insert(set);
+                    match text.trim().parse::<i64>() {
+                        Ok(size) if size >= 0 => size,
+                        _ => {
+                            return Err(self.error(
+                                codes::BAD_SET,
+                                name.span,
+                                format!("`--set {}={text}`: a dimension is a whole number", name.name),
+                            ));
+                        }
+                    }
+                }
+                None => self.int_expr(cx, *value)?.0,
+            };
+            cx.scope.declare(&name.name, Value::Int(size), name.span);
+        }
+        Ok(true)
+    }
+
+    /// `ensure peak <= 4 GiB`
+    pub(super) fn ensure_stmt(
+        &mut self,
+        cx: &Cx,
+        limit: ExprId,
+        every_schedule: bool,
+        span: Span,
+    ) -> Eval {
+        self.only_in_step("ensure", span)?;
+        let at = cx.ast.expr(limit).span;
+        let value = self.expr(cx, limit)?;
+        let limit = match value {
+            Value::Int(bytes) => u64::try_from(bytes).ok(),
+            Value::Float(bytes) if bytes >= 0.0 => Some(bytes as u64),
+            _ => None,
+        };
+        let Some(limit) = limit else {
+            let kind = value.kind();
+            return Err(self.report(
+                Diagnostic::error(codes::TYPE_MISMATCH, at, format!("a peak is a size in bytes, got {kind}"))
+                    .help("write `ensure peak <= 4 GiB`"),
+            ));
+        };
+        self.frame(span)?.ensures.push(Ensure { limit, every_schedule, span });
+        Ok(Value::Unit)
+    }
+}
+
+/// Whether every size of an annotation can be worked out from what is in scope.
+fn is_closed(cx: &Cx, ty: &TypeExpr) -> bool {
+    ty.dims.iter().flatten().all(|dim| match dim {
+        DimExpr::Rest(_) => false,
+        DimExpr::Default { name, .. } => cx.scope.lookup(&name.name).is_some(),
+        DimExpr::Expr(id) => {
+            let mut todo = vec![*id];
+            while let Some(id) = todo.pop() {
+                match &cx.ast.expr(id).kind {
+                    ExprKind::Name(name)
+                        if name.starts_with(char::is_uppercase) && cx.scope.lookup(name).is_none() =>
+                    {
+                        return false;
+                    }
+                    ExprKind::Binary { left, right, .. } => todo.extend([*left, *right]),
+                    ExprKind::Unary(_, operand) => todo.push(*operand),
+                    _ => {}
+                }
+            }
+            true
+        }
+    })
+}
+
+pub(super) fn mebibytes(bytes: u64) -> String {
+    let size = bytes as f64 / (1u64 << 20) as f64;
+    if size >= 0.05 { format!("{size:.1} MiB") } else { format!("{bytes} bytes") }
+}

@@ -1,0 +1,163 @@
+//! The statements `minimize` and `update`.
+
+use std::sync::Arc;
+
+use super::{
+    Evaluator,
+    errors::Eval,
+    frame::FrameKind,
+    value::{Cell, Cx, Optimizer, Value, cells_of},
+};
+use crate::{codes, diagnostic::Diagnostic, source::Span, syntax::ast::ExprId};
+
+impl Evaluator {
+    fn optimizer_expr(&mut self, cx: &Cx, with: ExprId) -> Eval<Arc<Optimizer>> {
+        let span = cx.ast.expr(with).span;
+        match self.expr(cx, with)? {
+            Value::Optimizer(optimizer) => Ok(optimizer),
+            Value::OptimizerDef(def) => {
+                let name = Arc::clone(&def.decl.name.name);
+                Err(self.report(
+                    Diagnostic::error(codes::OPTIMIZER, span, format!("`{name}` is declared here, not made"))
+                        .help(format!("call it: `{name}(lr: 0.01)`")),
+                ))
+            }
+            other => {
+                let kind = other.kind();
+                Err(self.error(codes::OPTIMIZER, span, format!("expected an optimizer, got {kind}")))
+            }
+        }
+    }
+
+    /// The parameters that a `minimize` or `update` changes.
+    fn targets(&mut self, value: &Value, span: Span) -> Eval<Vec<Arc<Cell>>> {
+        if !matches!(value, Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_)) {
+            let kind = value.kind();
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::TYPE_MISMATCH,
+                    span,
+                    format!("expected a model or a parameter, got {kind}"),
+                )
+                .help("only parameters of models are trained; declare one with `param` in a `model`"),
+            ));
+        }
+        let cells: Vec<Arc<Cell>> = cells_of(value).into_iter().filter(|c| c.is_trainable()).collect();
+        if cells.is_empty() {
+            let kind = value.kind();
+            return Err(self.error(codes::GRADIENT, span, format!("{kind} has no parameters to train")));
+        }
+        Ok(cells)
+    }
+
+    /// `minimize loss over net with opt`
+    pub(super) fn minimize(
+        &mut self,
+        cx: &Cx,
+        loss: ExprId,
+        over: &[ExprId],
+        with: ExprId,
+        span: Span,
+    ) -> Eval {
+        self.only_in_step("minimize", span)?;
+        let loss_span = cx.ast.expr(loss).span;
+        let loss = self.expr(cx, loss);
+        let mut cells: Vec<Arc<Cell>> = Vec::new();
+        for &target in over {
+            let target_span = cx.ast.expr(target).span;
+            let value = self.expr(cx, target)?;
+            for cell in self.targets(&value, target_span)? {
+                if !cells.iter().any(|c| c.id == cell.id) {
+                    cells.push(cell);
+                }
+            }
+        }
+        let optimizer = self.optimizer_expr(cx, with)?;
+        let loss = self.scalar_loss(&loss?, loss_span)?;
+        let grads = self.cell_gradients(loss, &cells, span)?;
+        self.report_missing(&cells, &grads, &[loss], loss_span, span);
+        let pairs = cells
+            .into_iter()
+            .zip(grads)
+            .filter_map(|(cell, grad)| Some((cell, self.graph_value(grad?, false))))
+            .collect();
+        self.update_cells(&optimizer, pairs, span)?;
+        Ok(Value::Unit)
+    }
+
+    /// `update net with opt, grads`
+    pub(super) fn update_stmt(
+        &mut self,
+        cx: &Cx,
+        target: ExprId,
+        with: ExprId,
+        grads: ExprId,
+        span: Span,
+    ) -> Eval {
+        self.only_in_step("update", span)?;
+        let target_span = cx.ast.expr(target).span;
+        let value = self.expr(cx, target)?;
+        let cells = self.targets(&value, target_span)?;
+        let optimizer = self.optimizer_expr(cx, with)?;
+        let grads_span = cx.ast.expr(grads).span;
+        let grads = self.expr(cx, grads)?;
+        let pairs = match &grads {
+            Value::Tree(tree) => {
+                let mut pairs = Vec::new();
+                for cell in cells {
+                    let entry = tree.entries.iter().find(|(c, _)| c.id == cell.id);
+                    if let Some((_, Some(grad))) = entry {
+                        pairs.push((cell, grad.clone()));
+                    }
+                }
+                if pairs.is_empty() {
+                    return Err(self.error(
+                        codes::GRADIENT,
+                        grads_span,
+                        "these gradients belong to other parameters",
+                    ));
+                }
+                pairs
+            }
+            Value::List(items) | Value::Tuple(items) if items.len() == cells.len() => {
+                cells.into_iter().zip(items.iter().cloned()).collect()
+            }
+            Value::List(items) | Value::Tuple(items) => {
+                let (got, want) = (items.len(), cells.len());
+                return Err(self.error(
+                    codes::GRADIENT,
+                    grads_span,
+                    format!("{got} gradients for {want} parameters"),
+                ));
+            }
+            v if v.is_tensor() && cells.len() == 1 => cells.into_iter().map(|c| (c, grads.clone())).collect(),
+            other => {
+                let kind = other.kind();
+                return Err(self.error(
+                    codes::GRADIENT,
+                    grads_span,
+                    format!("expected the gradients of the parameters, got {kind}"),
+                ));
+            }
+        };
+        self.update_cells(&optimizer, pairs, span)?;
+        Ok(Value::Unit)
+    }
+
+    pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
+        match self.frames.last() {
+            Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.current_region() {
+                None => Ok(()),
+                Some(_) => Err(self.error(
+                    codes::ONLY_IN_STEP,
+                    span,
+                    format!("`{what}` inside of `checkpoint < … >`"),
+                )),
+            },
+            _ => Err(self.report(
+                Diagnostic::error(codes::ONLY_IN_STEP, span, format!("`{what}` outside of a step"))
+                    .help("put it into the body of `step name(…) { … }` and call the step"),
+            )),
+        }
+    }
+}
