@@ -259,6 +259,7 @@ fn denied_warnings_fail() {
     let allowed = folder.tg(&["check", "a.tg"]);
     assert_eq!(allowed.code, Some(0), "{}{}", allowed.out, allowed.err);
     assert!(allowed.out.contains("warning[TG0341]"), "{}", allowed.out);
+    assert!(allowed.out.contains("\nno errors, 1 warning: a.tg\n"), "{}", allowed.out);
     assert_eq!(folder.tg(&["check", "a.tg", "--deny", "warnings"]).code, Some(1));
 }
 

@@ -2,10 +2,13 @@
 //!
 //! The diagnostics are what the command is for, so they go to standard output in every format.
 
+use std::sync::Arc;
+
 use super::{Exit, args, output::Output, source};
 use crate::{
     diagnostic::{Diagnostic, Severity},
     engine::Engine,
+    plan::Plan,
     report::{self, Bytes, Format, style::Part},
     source::SourceMap,
 };
@@ -20,19 +23,16 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
             output.out("\n");
         }
         let name = path.display().to_string();
-        match source::read(path) {
+        failed |= match source::read(path) {
             Ok(source) => {
                 let mut checked = engine.check(source, &options);
                 if args.no_fixes {
                     leave_out_fixes(&mut checked.diagnostics);
                 }
-                failed |= show(&name, &checked.diagnostics, &checked.sources, args, output);
-                if format == Format::Human && checked.is_sound() {
-                    output.out(&sound(&name, &checked.plans, output));
-                }
+                show(&name, &checked.diagnostics, &checked.sources, &checked.plans, args, output)
             }
-            Err(error) => failed |= show(&name, error.diagnostics(), error.sources(), args, output),
-        }
+            Err(error) => show(&name, error.diagnostics(), error.sources(), &[], args, output),
+        };
     }
     if failed { Exit::Errors } else { Exit::Success }
 }
@@ -45,34 +45,43 @@ fn leave_out_fixes(diagnostics: &mut [Diagnostic]) {
     }
 }
 
-/// Writes the diagnostics of one file; whether they make the command fail.
+/// Writes what there is to say of one file; whether that makes the command fail.
 fn show(
     name: &str,
     all: &[Diagnostic],
     sources: &SourceMap,
+    plans: &[Arc<Plan>],
     args: &args::Check,
     output: &mut Output,
 ) -> bool {
-    let format = Format::from(args.message_format);
-    let style = output.out_style;
-    output.out(&report::diagnostics(all, sources, format, style));
     let denied = |d: &Diagnostic| match args.deny {
         Some(args::Deny::Warnings) => d.severity <= Severity::Warning,
         None => d.is_error(),
     };
     let failed = all.iter().any(denied);
-    if format == Format::Human
-        && let Some(summary) = report::summary(all)
-    {
-        let part = if failed { Part::Error } else { Part::Warning };
-        output.out(&format!("\n{}: {name}\n", style.paint(part, &summary)));
+    let format = Format::from(args.message_format);
+    let mut text = report::diagnostics(all, sources, format, output.out_style);
+    if format == Format::Human {
+        if !all.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&verdict(name, all, plans, failed, output));
     }
+    output.out(&text);
     failed
 }
 
-/// What a program without errors gets: its steps with their peaks.
-fn sound(name: &str, plans: &[std::sync::Arc<crate::plan::Plan>], output: &Output) -> String {
-    let mut text = format!("{}: {name}\n", output.out_style.paint(Part::Strong, "no errors"));
+/// How many diagnostics of which kind there are; for a program that is right its steps with their
+/// peaks.
+fn verdict(name: &str, all: &[Diagnostic], plans: &[Arc<Plan>], failed: bool, output: &Output) -> String {
+    let style = output.out_style;
+    let summary = report::summary(all);
+    let name = report::visible::line(name, 200);
+    if failed {
+        return format!("{}: {name}\n", style.paint(Part::Error, &summary.unwrap_or_default()));
+    }
+    let rest = summary.map(|s| format!(", {s}")).unwrap_or_default();
+    let mut text = format!("{}{rest}: {name}\n", style.paint(Part::Strong, "no errors"));
     for plan in plans {
         text.push_str(&format!(
             "  step {}: peak {}, lower bound {}\n",

@@ -207,7 +207,9 @@ fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     merged
 }
 
+// One span is a list of one range, not the list of its numbers.
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     // One label is one range.
     #![allow(clippy::single_range_in_vec_init)]

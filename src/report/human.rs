@@ -59,21 +59,20 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -
     if !has_place(diagnostic, sources) {
         return Vec::new();
     }
-    type OneFile<'a> = (FileId, &'a SourceFile, Vec<(bool, &'a Label)>);
-    let mut groups: Vec<OneFile<'_>> = Vec::new();
+    let mut groups: Vec<(FileId, Vec<(bool, &Label)>)> = Vec::new();
     let all =
         std::iter::once((true, &diagnostic.primary)).chain(diagnostic.secondary.iter().map(|l| (false, l)));
     for (is_primary, label) in all {
         let id = label.span.file;
-        let Some(file) = sources.get(id) else { continue };
         match groups.iter_mut().find(|g| g.0 == id) {
-            Some(group) => group.2.push((is_primary, label)),
-            None => groups.push((id, file, vec![(is_primary, label)])),
+            Some(group) => group.1.push((is_primary, label)),
+            None => groups.push((id, vec![(is_primary, label)])),
         }
     }
     groups
         .into_iter()
-        .map(|(id, file, mut labels)| {
+        .filter_map(|(id, mut labels)| {
+            let file = sources.get(id)?;
             // ariadne keeps labels of one file together only if their last lines do not decrease.
             labels.sort_by_key(|(_, l)| {
                 let range = file.clamp(l.span);
@@ -83,13 +82,13 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -
             });
             let spans: Vec<Range<usize>> = labels.iter().map(|(_, l)| file.clamp(l.span)).collect();
             let ellipsis = if style.unicode { "…" } else { "..." };
-            Group {
+            Some(Group {
                 id,
                 file,
                 primary: labels.iter().position(|(is_primary, _)| *is_primary),
                 labels: labels.into_iter().map(|(_, l)| l).collect(),
                 excerpt: excerpt(&file.text, &spans, ellipsis),
-            }
+            })
         })
         .collect()
 }

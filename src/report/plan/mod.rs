@@ -271,6 +271,12 @@ impl<'a> View<'a> {
         let graph = self.graph();
         let Some(info) = self.plan.buffers.get(id.0 as usize) else { return format!("b{}", id.0) };
         let slot_name = |slot: SlotId| graph.slots.get(slot.0 as usize).map(|s| s.name.to_string());
+        // Before the name of a `let`: a gradient's is one in the library.
+        if info.kind == BufferKind::Grads
+            && let Some(name) = self.updates.get(&id).and_then(|&slot| slot_name(slot))
+        {
+            return format!("gradient of {name}");
+        }
         let named = match info.home {
             Home::Slot(slot) => slot_name(slot),
             Home::Input(index) => graph.inputs.get(index as usize).map(|i| i.name.to_string()),
@@ -278,12 +284,6 @@ impl<'a> View<'a> {
         };
         if let Some(name) = named {
             return name;
-        }
-        if info.kind == BufferKind::Grads
-            && let Some(&slot) = self.updates.get(&id)
-            && let Some(name) = slot_name(slot)
-        {
-            return format!("gradient of {name}");
         }
         producer.map_or_else(|| format!("b{}", id.0), |node| op_name(node).to_owned())
     }

@@ -153,6 +153,9 @@ fn figures() {
 fn a_gradient_has_the_name_of_its_parameter_and_an_output_its_return() {
     let (mut plan, sources) = example();
     plan.schedule.peak_position = 2;
+    // A `let` in the library names it, too.
+    let gradient = plan.buffers[4].value;
+    Arc::make_mut(&mut plan.graph).names.insert(gradient, "d".into());
     let r = report(&plan, &sources);
     let live: Vec<_> = r
         .live_at_peak
