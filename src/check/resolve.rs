@@ -247,7 +247,7 @@ impl Resolver<'_> {
                 self.expr(*iter);
                 self.scoped(|r| {
                     names.iter().for_each(|n| r.bind(&n.name));
-                    condition.into_iter().for_each(|c| r.expr(c));
+                    condition.iter().for_each(|&c| r.expr(c));
                     r.expr(*body);
                 });
             }
@@ -278,7 +278,7 @@ impl Resolver<'_> {
             ExprKind::If { condition, then, otherwise } => {
                 self.expr(*condition);
                 self.scoped(|r| r.block(then));
-                otherwise.into_iter().for_each(|o| self.expr(o));
+                otherwise.iter().for_each(|&o| self.expr(o));
             }
             ExprKind::Checkpoint { options, body } => self.scoped(|r| {
                 r.block(body);
