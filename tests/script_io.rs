@@ -245,7 +245,8 @@ fn every_prefix_and_every_changed_byte_of_a_file() {
     let notes = Notes::from([("step".to_owned(), "7".to_owned())]);
     let pair = [("a", noise(DType::I64, &[2], 2)), ("b", tensor)];
     safetensors::write(&folder.file("x.safetensors"), &pair, &notes).unwrap();
-    let read: [(&str, fn(&Path) -> bool); 2] = [
+    type Reads = fn(&Path) -> bool;
+    let read: [(&str, Reads); 2] = [
         ("x.npy", |path| npy::read(path).is_ok()),
         ("x.safetensors", |path| safetensors::read(path).is_ok()),
     ];
