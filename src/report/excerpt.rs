@@ -211,9 +211,6 @@ fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)]
 mod tests {
-    // One label is one range.
-    #![allow(clippy::single_range_in_vec_init)]
-
     use super::*;
 
     fn shown(excerpt: &Excerpt, k: usize) -> String {
