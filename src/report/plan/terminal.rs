@@ -185,7 +185,7 @@ fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: St
         rows.iter().flat_map(|(_, _, rows)| rows).map(|r| f(r).width()).max().unwrap_or(0)
     };
     let (name, ty, line) = (width(|r| &r.name).max(14), width(|r| &r.ty), width(|r| &r.line));
-    out.push_str(&format!("  alive at the peak, {} in all, in {}\n", Bytes(plan.peak_bytes), unit.name()));
+    out.push_str(&format!("  alive at the peak, in {}\n", unit.name()));
     for (kind, bytes, rows) in &rows {
         let share = *bytes as f64 / plan.peak_bytes.max(1) as f64 * 100.0;
         let pad = (name + ty + 4).saturating_sub(kind.len());
