@@ -132,8 +132,19 @@ pub struct Settings {
     pub directory: PathBuf,
     /// Continue from the last file that the script saves.
     pub resume: bool,
-    /// Plan the steps that are found. Off where only types are asked for.
-    pub plan: bool,
+    pub planning: Planning,
+}
+
+/// How far steps are planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Planning {
+    /// Types only: steps get no plan, and `ensure` is not checked.
+    Nothing,
+    /// The plan that runs, with a bound that may be below what can be proved.
+    Quick,
+    /// The same plan, with the best bound.
+    #[default]
+    Proved,
 }
 
 impl Default for Settings {
@@ -144,7 +155,7 @@ impl Default for Settings {
             sets: Vec::new(),
             directory: PathBuf::from("."),
             resume: false,
-            plan: true,
+            planning: Planning::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Evaluator,
+    Evaluator, Planning,
     errors::{Eval, Halt},
     frame::Ensure,
     scope::ScopeKind,
@@ -16,6 +16,7 @@ use crate::{
     diagnostic::{Diagnostic, Severity},
     lower,
     plan::Plan,
+    schedule,
     source::Span,
     syntax::ast::{DimExpr, ExprId, ExprKind, TypeExpr},
 };
@@ -26,7 +27,8 @@ impl Evaluator {
         if let Some(plan) = lock(&compiled.plan).clone() {
             return Ok(plan);
         }
-        let options = lower::PlanOptions::default();
+        let prove = self.settings.planning == Planning::Proved;
+        let options = lower::PlanOptions { schedule: schedule::Options { prove, ..Default::default() } };
         let plan = match lower::plan(&compiled.graph, step.name(), &options) {
             Ok(plan) => Arc::new(plan),
             Err(error) => return Err(self.op_error(step.decl.name.span, error)),
@@ -109,7 +111,7 @@ impl Evaluator {
             } else {
                 compiled = lock(&step.compiled).clone();
             }
-            if !self.settings.plan || self.error_count() > errors {
+            if self.settings.planning == Planning::Nothing || self.error_count() > errors {
                 continue;
             }
             for compiled in compiled {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Exit, args, output::Output, source};
 use crate::{
     diagnostic::{Diagnostic, Severity},
-    engine::Engine,
+    engine::{CompileOptions, Engine, Planning},
     plan::Plan,
     report::{self, Bytes, Format, style::Part},
     source::SourceMap,
@@ -15,7 +15,8 @@ use crate::{
 
 pub fn run(args: &args::Check, output: &mut Output) -> Exit {
     let engine = Engine::new();
-    let options = args.compile.options();
+    let planning = if args.no_fixes { Planning::Quick } else { Planning::Proved };
+    let options = CompileOptions { planning, ..args.compile.options() };
     let format = Format::from(args.message_format);
     let mut failed = false;
     for (k, path) in args.files.iter().enumerate() {

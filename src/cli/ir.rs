@@ -4,13 +4,13 @@ use super::{Exit, args, output::Output, plan::no_step, run, source};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
-    engine::{Checked, CompileOptions, Engine},
+    engine::{Checked, CompileOptions, Engine, Planning},
     ir, lower,
     source::Span,
 };
 
 pub fn run(args: &args::Ir, output: &mut Output) -> Exit {
-    let options = CompileOptions { types_only: true, ..args.compile.options() };
+    let options = CompileOptions { planning: Planning::Nothing, ..args.compile.options() };
     let checked = match source::read(&args.file) {
         Ok(source) => Engine::new().check(source, &options),
         Err(error) => return run::fail(&error, output),

@@ -9,7 +9,7 @@ use super::{Exit, args, interrupt, output::Output, source};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
-    engine::{Engine, Session},
+    engine::{Engine, Planning, Session},
     report::{self, Format},
     script::progress::print_line,
     source::SourceMap,
@@ -18,6 +18,8 @@ use crate::{
 pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     let mut options = args.compile.options();
     options.resume = args.resume;
+    // Nobody sees the bound.
+    options.planning = Planning::Quick;
     let engine = match args.device {
         args::DeviceName::Cpu => Engine::new().with_device(crate::engine::Device::Cpu),
     };

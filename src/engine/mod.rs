@@ -26,6 +26,7 @@ use std::{
 };
 
 pub use crate::check::Limits;
+pub use crate::check::Planning;
 use crate::{
     check::{Evaluator, Mode, Settings},
     codes,
@@ -101,8 +102,7 @@ pub struct CompileOptions {
     pub seed: Option<u64>,
     /// Sessions go on from the last file that the script saved.
     pub resume: bool,
-    /// Work out types only; steps get no plan, and `ensure` is not checked.
-    pub types_only: bool,
+    pub planning: Planning,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -202,7 +202,7 @@ impl Engine {
             sets: options.sets.clone(),
             directory: directory.to_path_buf(),
             resume: options.resume,
-            plan: !options.types_only,
+            planning: options.planning,
         }
     }
 }

@@ -53,11 +53,14 @@ pub struct Options {
     /// its iterations, which are reached first: results do not depend on the machine's speed unless
     /// this one ends it.
     pub time_limit: Duration,
+    /// Try hard to prove that nothing is lower than the peak that was found. The order is the same
+    /// without; the bound can be lower.
+    pub prove: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { order: OrderKind::Best, time_limit: Duration::from_secs(10) }
+        Options { order: OrderKind::Best, time_limit: Duration::from_secs(10), prove: true }
     }
 }
 
