@@ -1,4 +1,7 @@
 //! `tg`: a small language for neural-network training graphs, with a memory-ordered schedule.
+//!
+//! Hosts use [`Engine`], [`Source`] and [`Session`]; the example is in [`engine`]. The other modules
+//! are the phases of the compiler, described in `ARCHITECTURE.md`.
 
 pub mod check;
 pub mod cli;
@@ -17,3 +20,7 @@ pub mod schedule;
 pub mod script;
 pub mod source;
 pub mod syntax;
+
+pub use diagnostic::Error;
+pub use engine::{CompileOptions, Device, Engine, Limits, Program, Session, Source};
+pub use exec::Tensor;

@@ -17,7 +17,6 @@ mod files;
 mod frame;
 mod function;
 mod gradient;
-mod hoist;
 mod host;
 mod index;
 mod iterate;

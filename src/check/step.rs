@@ -126,11 +126,6 @@ impl Evaluator {
         if self.error_count() > errors {
             return Err(Halt::Reported);
         }
-        match super::hoist::hoist_leaves(&frame.graph) {
-            Ok(None) => {}
-            Ok(Some(graph)) => frame.graph = graph,
-            Err(error) => return Err(self.op_error(step.decl.name.span, error)),
-        }
         let compiled = Compiled {
             key: flat.key.clone(),
             captures: frame.captures,

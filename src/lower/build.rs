@@ -33,6 +33,8 @@ enum Unit {
     /// Stores a constant or scalar that some kernel wants in memory.
     Store(ValueId),
     Barrier,
+    /// The end of a collective.
+    Wait(NodeId),
     /// A commit that could not be made by the op whose value it commits.
     Commit(NodeId),
 }
@@ -132,6 +134,7 @@ impl<'a> Units<'a> {
                 },
                 (None, Op::Barrier(_)) => self.add(Unit::Barrier, node.id),
                 (None, Op::Write(_)) => self.add(Unit::Commit(node.id), node.id),
+                (None, Op::CollectiveDone(_)) => self.add(Unit::Wait(node.id), node.id),
                 (None, Op::Const(_) | Op::Scalar(_) | Op::Read(_) | Op::Input(_)) => continue,
                 // A view that is looked at on the way; in source order.
                 (None, Op::Print(_)) => {
@@ -475,6 +478,10 @@ impl Emit<'_, '_> {
                 Ok(Kernel::Node { node: *id, args, results })
             }
             Unit::Barrier => Ok(Kernel::Nothing),
+            Unit::Wait(id) => {
+                let args = graph.node(*id).args();
+                Ok(Kernel::Wait { operands: args.iter().map(|&a| self.access(a)).collect::<Result<_, _>>()? })
+            }
             Unit::Commit(id) => {
                 let node = graph.node(*id);
                 let (Op::Write(write), Some(&value)) = (node.op(), node.args().first()) else {
@@ -583,6 +590,7 @@ impl Emit<'_, '_> {
                 workspace = node.op().workspace(&arg_types, &result_types).next_multiple_of(ALIGNMENT);
             }
             Kernel::Copy { from, to } => reads.extend([from.buffer, to.buffer]),
+            Kernel::Wait { operands } => reads.extend(operands.iter().map(|o| o.buffer)),
             Kernel::Nothing => {}
         }
         reads.sort_unstable();

@@ -170,6 +170,8 @@ impl Pass {
             let place = match (node.op(), alias) {
                 // The value written lies where its maker puts it: in the slot, if that is possible.
                 (Op::Write(_) | Op::Print(_), _) => operand(0).unwrap_or(own),
+                // Whoever uses the result of a collective waits for its end.
+                (Op::CollectiveDone(_), _) => Placed { gate: Some(id), ..operand(0).unwrap_or(own) },
                 (_, Alias::Each) => Placed { gate: Some(id), ..operand(k).unwrap_or(own) },
                 (op, Alias::View) => {
                     let from = operand(0).unwrap_or(own);

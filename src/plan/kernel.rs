@@ -22,6 +22,8 @@ pub enum Kernel {
     Elementwise(Elementwise),
     /// Commits a new value to a persistent tensor (both dense).
     Copy { from: Access, to: Access },
+    /// Waits for a collective: what it reads and makes is alive until here.
+    Wait { operands: Vec<Access> },
     /// A barrier: order only.
     Nothing,
 }

@@ -123,7 +123,7 @@ impl Search<'_> {
             self.proof = proof;
         }
         if self.is_open() && self.ix.ops > WIDTH {
-            let mut work = bound::REFUTE_WORK / 8;
+            let mut work = bound::REFUTE_WORK / if self.proves { 8 } else { 64 };
             if refute(self.ix, &self.found[0].order, &profile, self.found[0].peak, &mut work) {
                 self.proof.raise(self.found[0].peak);
             }
