@@ -31,6 +31,7 @@ impl Evaluator {
             args.positional.remove(0);
         }
         let title = Arc::clone(&def.decl.name.name);
+        let master = self.master(def, &mut args)?;
         let cx = def.cx.in_scope(def.cx.scope.child(ScopeKind::Body));
         self.bind_params(&cx, &title, &def.decl.params, args, span)?;
         let mut hyper = Vec::with_capacity(def.decl.params.len());
@@ -65,18 +66,44 @@ impl Evaluator {
             _ => None,
         };
         let Some((step, path)) = inline else {
-            return Ok(Value::Optimizer(Optimizer::new(Arc::clone(def), hyper)));
+            return Ok(Value::Optimizer(Optimizer::new(Arc::clone(def), hyper, master)));
         };
         let mut known = lock(&step.optimizers);
         let count = known.len();
         let optimizer = known.entry((span, path)).or_insert_with(|| {
-            let optimizer = Optimizer::new(Arc::clone(def), Vec::new());
+            let optimizer = Optimizer::new(Arc::clone(def), Vec::new(), master);
             let number = if count == 0 { String::new() } else { format!("{}", count + 1) };
             optimizer.name_once(&format!("{}.{}{number}", step.name(), def.decl.name.name));
             optimizer
         });
         *lock(&optimizer.hyper) = hyper;
         Ok(Value::Optimizer(Arc::clone(optimizer)))
+    }
+
+    /// Takes `master: f32` out of the arguments: every optimizer has it.
+    fn master(&mut self, def: &OptimizerDef, args: &mut Args) -> Eval<Option<DType>> {
+        if def.decl.params.iter().any(|p| &*p.name.name == "master") {
+            return Ok(None);
+        }
+        let Some(at) = args.named.iter().position(|(name, _, _)| &*name.name == "master") else {
+            return Ok(None);
+        };
+        match args.named.remove(at) {
+            (_, Value::DType(dtype), _) if dtype.is_float() => Ok(Some(dtype)),
+            (_, value, span) => {
+                let kind = value.kind();
+                Err(self.report(
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        span,
+                        format!("`master` is a floating-point dtype, got {kind}"),
+                    )
+                    .help(
+                        "`master: f32` keeps a second copy of each bf16 or f16 parameter, which is updated",
+                    ),
+                ))
+            }
+        }
     }
 
     /// The optimizer's body for each parameter with its gradient.
@@ -135,19 +162,23 @@ impl Evaluator {
         let frame = self.frame(span)?;
         let slot = frame.slot(cell);
         frame.graph.cursor.role = Role::Update { slot };
-        let grad = self.gradient_operand(cell, &grad, span)?;
+        // The body updates the master copy, where there is one.
+        let master = self.master_copy(optimizer, cell);
+        let updated = master.as_ref().unwrap_or(cell);
+        let grad = self.gradient_operand(updated, &grad, span)?;
         let title = optimizer.name();
         let def = &optimizer.def;
         let scope = def.cx.scope.child(ScopeKind::Body);
         let cx = def.cx.in_scope(Arc::clone(&scope));
         self.bind_hyper(optimizer, &scope, t, span)?;
         let place = def.decl.name.span;
-        scope.declare(&"p".into(), Value::Param(Arc::clone(cell)), place);
+        scope.declare(&"p".into(), Value::Param(Arc::clone(updated)), place);
         scope.declare(&"g".into(), grad, place);
         scope.declare(&"t".into(), t.clone(), place);
-        let mut states = Vec::with_capacity(def.decl.states.len());
+        let mut states: Vec<Arc<Cell>> = master.iter().cloned().collect();
         for (name, init) in &def.decl.states {
-            let state = self.optimizer_state(optimizer, cell, &name.name, *init, name.span)?;
+            let state =
+                self.optimizer_state(optimizer, updated, &cell.name(), &name.name, *init, name.span)?;
             scope.declare(&name.name, Value::Param(Arc::clone(&state)), name.span);
             states.push(state);
         }
@@ -155,6 +186,15 @@ impl Evaluator {
             Ok(_) | Err(Halt::Return(_)) => Ok(Value::Unit),
             Err(halt) => Err(halt),
         })?;
+        if let Some(master) = &master
+            && self.frame(span)?.has_slot(master).is_some()
+        {
+            let value = self.operand(&Value::Param(Arc::clone(master)), span)?;
+            if let Some(Operand::Tensor { value, .. }) = value {
+                let rounded = self.build(span, |f| f.graph.cast(value, cell.ty.dtype()))?;
+                self.build(span, |f| f.write(cell, rounded))?;
+            }
+        }
         // States that no branch touched are not there at all.
         let frame = self.frame(span)?;
         for state in states {
@@ -166,6 +206,22 @@ impl Evaluator {
             }
         }
         Ok(())
+    }
+
+    /// The copy of a parameter in the optimizer's `master` type, where that is another than its own.
+    fn master_copy(&mut self, optimizer: &Arc<Optimizer>, cell: &Arc<Cell>) -> Option<Arc<Cell>> {
+        let dtype = (*lock(&optimizer.master)).filter(|&dtype| dtype != cell.ty.dtype())?;
+        let name: Name = "master".into();
+        let mut states = lock(&optimizer.states);
+        if let Some(known) = states.get(&(cell.id, Arc::clone(&name))) {
+            return Some(Arc::clone(known));
+        }
+        let ty = cell.ty.with_dtype(dtype).ok()?;
+        let init = Init::Master { param: Arc::clone(cell) };
+        let copy = Cell::new(Arc::clone(&name), ty, SlotKind::OptimizerState, cell.span, init);
+        copy.name_once(&format!("{}.{name}.{}", optimizer.name(), cell.name()));
+        states.insert((cell.id, name), Arc::clone(&copy));
+        Some(copy)
     }
 
     /// A gradient in the parameter's type.
@@ -244,6 +300,7 @@ impl Evaluator {
         &mut self,
         optimizer: &Arc<Optimizer>,
         cell: &Arc<Cell>,
+        parameter: &str,
         name: &Name,
         init: ExprId,
         span: Span,
@@ -256,7 +313,7 @@ impl Evaluator {
         let ty = self.state_type(cx, init, cell, span)?;
         let source = Init::OptimizerState { cx: cx.clone(), expr: init, param: Arc::clone(cell) };
         let state = Cell::new(Arc::clone(name), ty, SlotKind::OptimizerState, span, source);
-        state.name_once(&format!("{}.{name}.{}", optimizer.name(), cell.name()));
+        state.name_once(&format!("{}.{name}.{}", optimizer.name(), parameter));
         lock(&optimizer.states).insert(key, Arc::clone(&state));
         Ok(state)
     }

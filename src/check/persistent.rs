@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     exec::Tensor,
-    ir::{SlotKind, Type},
+    ir::{DType, SlotKind, Type},
     source::Span,
     syntax::ast::{ExprId, Name},
 };
@@ -27,6 +27,10 @@ pub enum Init {
     OptimizerState {
         cx: Cx,
         expr: ExprId,
+        param: Arc<Cell>,
+    },
+    /// An optimizer's copy of a parameter in another float type.
+    Master {
         param: Arc<Cell>,
     },
 }
@@ -196,6 +200,8 @@ pub struct Optimizer {
     pub def: Arc<OptimizerDef>,
     /// One per declared parameter, in order. A run-time scalar is a number or a function of `t`.
     pub hyper: Mutex<Vec<Value>>,
+    /// Parameters of other float types are kept and updated in this one too (`master: f32`).
+    pub master: Mutex<Option<DType>>,
     name: Mutex<Option<Arc<str>>>,
     /// By (parameter, name of the state).
     pub states: Mutex<FxHashMap<(u64, Name), Arc<Cell>>>,
@@ -206,11 +212,12 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    pub fn new(def: Arc<OptimizerDef>, hyper: Vec<Value>) -> Arc<Optimizer> {
+    pub fn new(def: Arc<OptimizerDef>, hyper: Vec<Value>, master: Option<DType>) -> Arc<Optimizer> {
         Arc::new(Optimizer {
             id: fresh_id(),
             def,
             hyper: Mutex::new(hyper),
+            master: Mutex::new(master),
             name: Mutex::default(),
             states: Mutex::default(),
             state_order: Mutex::default(),

@@ -7,7 +7,7 @@ use super::{
     errors::{Eval, Halt},
     frame::{Frame, FrameKind, InputSource, stable_hash},
     scope::ScopeKind,
-    value::{Cell, Init, Record, Stored, Tree, Value},
+    value::{Cell, Cx, Init, Record, Stored, Tree, Value},
 };
 use crate::{
     codes,
@@ -19,10 +19,17 @@ use crate::{
     ir::{Graph, Output, Type, ValueId},
     ops::Op,
     source::Span,
+    syntax::ast::ExprId,
 };
 
 /// How many calls around a failed op a message shows.
 const SHOWN_ORIGINS: usize = 3;
+
+/// Where the first value of a parameter or state comes from.
+enum Initial {
+    Expr(Cx, ExprId),
+    Value(Value),
+}
 
 impl Evaluator {
     /// Evaluates `body` in the graph that is open, or in one of its own that is run at once.
@@ -227,28 +234,34 @@ impl Evaluator {
             cell.set_data(tensor);
             return Ok(());
         }
-        let (cx, expr) = match &cell.init {
+        let initial = match &cell.init {
             Init::Zeros => {
                 cell.set_data(Tensor::zeros(cell.ty.clone()));
                 return Ok(());
             }
-            Init::Expr { cx, expr } => (cx.clone(), *expr),
+            Init::Expr { cx, expr } => Initial::Expr(cx.clone(), *expr),
+            Init::Master { param } => {
+                self.prepare_cell(param, span)?;
+                Initial::Value(Value::Param(Arc::clone(param)))
+            }
             Init::OptimizerState { cx, expr, param } => {
                 if self.mode == Mode::Run {
                     self.prepare_cell(param, span)?;
                 }
                 let scope = cx.scope.child(ScopeKind::Body);
                 scope.declare(&"p".into(), Value::Param(Arc::clone(param)), cell.span);
-                (cx.in_scope(scope), *expr)
+                Initial::Expr(cx.in_scope(scope), *expr)
             }
         };
         let mut frame = Frame::new(FrameKind::Init);
         frame.path = (stable_hash(&name), 0);
         let depth = self.frames.len();
         self.frames.push(frame);
-        let expr_span = cx.ast.expr(expr).span;
         let declared = self.declared.replace(cell.ty.clone());
-        let value = self.expr(&cx, expr);
+        let (value, expr_span) = match initial {
+            Initial::Expr(cx, expr) => (self.expr(&cx, expr), cx.ast.expr(expr).span),
+            Initial::Value(value) => (Ok(value), cell.span),
+        };
         self.declared = None;
         let result = value.and_then(|value| self.initial_value(cell, value, expr_span));
         self.declared = declared;

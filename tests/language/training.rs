@@ -251,3 +251,29 @@ fn region_options_are_checked() {
         "step f(x: f32[2]) { return checkpoint(keep: [h]) < { let h = exp(x); name(h, \"h\") * 2.0 } > }";
     assert_eq!(check(keep), "");
 }
+
+/// 1 − 0.001 rounds to 1 in bf16, so a thousand such steps go nowhere without a master copy.
+#[test]
+fn a_master_copy_keeps_small_steps() {
+    let program = |optimizer: &str| {
+        format!(
+            "use optim
+model M() {{
+  param w: bf16[4] = 1.0
+  fn forward(x) = sum(x * f32(w))
+}}
+let net = M()
+let opt = {optimizer}
+step train(x: f32[4]) {{
+  let loss = net(x)
+  minimize loss over net with opt
+  return loss
+}}
+for i in 0..500 {{ train(ones([4])) }}
+print(\"{{net.w.dtype}} {{float(f32(net.w)[0]):.2f}}\")"
+        )
+    };
+    assert_eq!(run(&program("optim.sgd(net, lr: 0.001)")), "bf16 1.00");
+    assert_eq!(run(&program("optim.sgd(net, lr: 0.001, master: f32)")), "bf16 0.50");
+    assert_eq!(run(&program("optim.sgd(net, lr: 0.001, momentum: 0.5, master: f32)")), "bf16 0.00");
+}
