@@ -227,7 +227,22 @@ fn program(seed: u64, regions: bool, bind: Bind) -> Result<Graph, OpError> {
         let rate = p.graph.splat_like(grad, 0.1)?;
         let step = p.graph.mul(rate, sum)?;
         let new = p.graph.sub(value, step)?;
-        p.graph.value(ops::Write { slot }, &[new])?;
+        let new = p.graph.value(ops::Write { slot }, &[new])?;
+        // Some parameters are written twice, and some of their values are returned: the one before
+        // the step, the one in between, the last one.
+        let last = if p.random.below(3) == 0 {
+            let shrink = p.graph.splat_like(new, 0.99)?;
+            let last = p.graph.mul(new, shrink)?;
+            p.graph.value(ops::Write { slot }, &[last])?
+        } else {
+            new
+        };
+        for returned in [value, new, last] {
+            if p.random.below(4) == 0 {
+                let origin = Origins::NOWHERE;
+                p.graph.outputs.push(Output { name: "p".into(), value: returned, origin });
+            }
+        }
         p.graph.cursor.role = Role::Forward;
     }
     let origin = Origins::NOWHERE;

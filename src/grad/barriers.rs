@@ -110,8 +110,11 @@ impl Barriers {
         let (bind, first) = (data.bind, data.nodes.start);
         let mut held = Vec::new();
         if matches!(bind, Bind::All | Bind::Grad) {
-            for id in first..=node.0 {
-                held.extend(graph.node(NodeId(id)).results().filter(|&v| get(&pass.cotangents, v).is_some()));
+            for inner in graph.nodes_from(NodeId(first)).take_while(|n| n.id <= node) {
+                // Parameters that are read for the first time in a region do not belong to it.
+                if graph.region_chain(inner.region()).contains(&region) {
+                    held.extend(inner.results().filter(|&v| get(&pass.cotangents, v).is_some()));
+                }
             }
         }
         let mut after = Vec::new();

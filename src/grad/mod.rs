@@ -42,6 +42,8 @@ pub fn gradients(
 /// One backward pass over the nodes from `start` to `end`.
 struct Backward {
     call: GradCallId,
+    /// The forward node that all of this pass is for, when it goes through the composed form of one.
+    serves: Option<NodeId>,
     start: u32,
     end: u32,
     /// Of each value before `end`: it depends on a value of `wrt`.
@@ -59,7 +61,7 @@ impl Backward {
         for value in wrt {
             set(&mut depends, *value, true);
         }
-        for node in graph.nodes().skip(start as usize) {
+        for node in graph.nodes_from(NodeId(start)) {
             if node.args().iter().any(|&arg| get(&depends, arg)) {
                 for result in node.results().filter(|&r| graph.ty(r).dtype().is_float()) {
                     set(&mut depends, result, true);
@@ -68,6 +70,7 @@ impl Backward {
         }
         let mut pass = Backward {
             call,
+            serves: None,
             start,
             end: graph.len() as u32,
             depends,
@@ -111,7 +114,7 @@ impl Backward {
         let (origin, region) = (node.origin(), node.region());
         let fail = |error| GradError { node: id, error };
 
-        graph.cursor.role = Role::Backward { of: id, call: self.call };
+        graph.cursor.role = Role::Backward { of: self.serves.unwrap_or(id), call: self.call };
         graph.cursor.origin = origin;
         let is_data = results.iter().any(|&r| get(&self.data, r));
         barriers.before(graph, self, id, region, is_data).map_err(fail)?;
@@ -147,7 +150,9 @@ impl Backward {
         let outputs: Vec<(ValueId, ValueId)> =
             results.iter().zip(at.cotangents).filter_map(|(&r, c)| Some((r, (*c)?))).collect();
         let role = graph.cursor.role;
-        let inner = Backward::new(graph, start, &wrt, self.call).run(graph, &outputs, &wrt);
+        let mut inner = Backward::new(graph, start, &wrt, self.call);
+        inner.serves = Some(self.serves.unwrap_or(at.node));
+        let inner = inner.run(graph, &outputs, &wrt);
         graph.cursor.role = role;
         // One of `at.node`'s own operands may stand in it twice: each position gets its own share
         // only once, so later repeats get nothing.
@@ -196,7 +201,7 @@ impl Backward {
             return;
         }
         let first = graph.producer(ValueId(known as u32)).0.id;
-        for node in graph.nodes().skip(first.0 as usize) {
+        for node in graph.nodes_from(first) {
             let is_data = match node.op() {
                 Op::Input(_) | Op::Random(_) | Op::Opaque(_) => true,
                 Op::Read(read) => !matches!(

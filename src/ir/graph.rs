@@ -351,6 +351,16 @@ impl Graph {
         self.nodes.iter().enumerate().map(|(i, data)| Node { id: NodeId(i as u32), graph: self, data })
     }
 
+    /// The nodes from one on.
+    pub fn nodes_from(&self, first: NodeId) -> impl Iterator<Item = Node<'_>> {
+        let rest = self.nodes.get(first.0 as usize..).unwrap_or_default();
+        rest.iter().enumerate().map(move |(i, data)| Node {
+            id: NodeId(first.0 + i as u32),
+            graph: self,
+            data,
+        })
+    }
+
     /// The node that makes a value, and which of its results the value is.
     #[allow(clippy::indexing_slicing)]
     pub fn producer(&self, value: ValueId) -> (Node<'_>, usize) {

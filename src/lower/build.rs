@@ -241,9 +241,13 @@ impl<'a> Units<'a> {
         // Of each slot, the units that read the value it has now, and the unit that wrote it.
         let mut readers: Vec<Vec<UnitId>> = vec![Vec::new(); self.graph.slots.len()];
         let mut writer: Vec<Option<UnitId>> = vec![None; self.graph.slots.len()];
+        let mut last_write: Vec<Option<NodeId>> = vec![None; self.graph.slots.len()];
         for node in self.graph.nodes() {
             if let Op::Read(read) = node.op() {
                 readers[read.slot.0 as usize].extend(&self.readers[node.result(0).0 as usize]);
+            }
+            if let Op::Write(write) = node.op() {
+                last_write[write.slot.0 as usize] = Some(node.id);
             }
         }
         for node in self.graph.nodes() {
@@ -252,8 +256,11 @@ impl<'a> Units<'a> {
             let slot = write.slot.0 as usize;
             let old_readers = std::mem::take(&mut readers[slot]);
             let maker = self.of_node[self.graph.producer(value).0.id.0 as usize];
+            // What the step returns must not be written over by a later commit.
+            let stays = last_write[slot] == Some(node.id) || !self.is_output[value.0 as usize];
             let target = maker.filter(|&maker| {
                 in_place
+                    && stays
                     && !self.in_slot.contains_key(&value)
                     && self.can_write(maker, value, write.slot, &old_readers)
             });
@@ -315,8 +322,9 @@ impl<'a> Units<'a> {
             Unit::Node(node) => {
                 let node = self.graph.node(*node);
                 let allowed = node.op().memory().overwrites;
+                let (_, result) = self.graph.producer(value);
                 old(&node).iter().all(|&(k, arg)| {
-                    allowed.contains(&(0, k)) && is_aligned(arg) && self.graph.ty(arg).shape() == shape
+                    allowed.contains(&(result, k)) && is_aligned(arg) && self.graph.ty(arg).shape() == shape
                 })
             }
             _ => false,

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    ir::{Cursor, Graph, Node, NodeId, Output, Role, ValueId},
+    ir::{Cursor, Graph, Node, NodeId, Output, Role, SlotId, ValueId},
     ops::{Alias, Copy, Layout, Op, OpError},
 };
 
@@ -28,20 +28,20 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
     let mut new = old.skeleton();
     new.regions = old.regions.clone();
     let mut pass = Pass { laid: Laid { graph: new, places: Vec::new() }, copies: FxHashMap::default() };
-    let written: Vec<bool> = {
-        let mut written = vec![false; old.slots.len()];
-        for node in old.nodes() {
-            if let Op::Write(write) = node.op()
-                && let Some(entry) = written.get_mut(write.slot.0 as usize)
-            {
-                *entry = true;
-            }
-        }
-        written
-    };
     let mut values = vec![ValueId(0); old.value_count()];
     let mut nodes = vec![NodeId(0); old.len()];
+    // Outputs that are the old value of a persistent tensor are copied before it is written.
+    let mut outputs: Vec<Option<ValueId>> = vec![None; old.outputs.len()];
     for node in old.nodes() {
+        if let Op::Write(write) = node.op() {
+            for (output, copy) in old.outputs.iter().zip(&mut outputs).filter(|(_, copy)| copy.is_none()) {
+                let is_made = old.producer(output.value).0.id < node.id;
+                let value = values[output.value.0 as usize];
+                if is_made && pass.reads(value) == Some(write.slot) {
+                    *copy = Some(pass.copy(value, output_stamp(output))?);
+                }
+            }
+        }
         let mut args: Vec<ValueId> = node.args().iter().map(|a| values[a.0 as usize]).collect();
         let after: Vec<NodeId> = node.after().iter().map(|a| nodes[a.0 as usize]).collect();
         let mut stamp = node.stamp();
@@ -62,26 +62,24 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
             }
         }
     }
-    for output in &old.outputs {
+    for (output, copy) in old.outputs.iter().zip(outputs) {
         let value = values[output.value.0 as usize];
-        let place = &pass.laid.places[value.0 as usize];
-        let (producer, _) = pass.laid.graph.producer(place.base);
-        // What a caller gets is dense, and keeps its value when the step overwrites a parameter.
-        let changes = match producer.op() {
-            Op::Read(read) => written.get(read.slot.0 as usize).copied().unwrap_or(false),
-            Op::Const(_) | Op::Scalar(_) => true,
-            _ => false,
-        };
+        let place = pass.place(value);
+        let is_constant = matches!(pass.laid.graph.producer(place.base).0.op(), Op::Const(_) | Op::Scalar(_));
         let is_dense = place.layout.is_dense(pass.laid.graph.ty(value).shape());
-        let value = if is_dense && !changes {
-            value
-        } else {
-            let stamp = Cursor { origin: output.origin, role: Role::Forward, region: None, instance: 0 };
-            pass.copy(value, stamp)?
+        let value = match copy {
+            Some(copy) => copy,
+            None if is_dense && !is_constant => value,
+            None => pass.copy(value, output_stamp(output))?,
         };
         pass.laid.graph.outputs.push(Output { value, ..output.clone() });
     }
     Ok(pass.laid)
+}
+
+/// A copy for an output belongs to the `return` that names it.
+fn output_stamp(output: &Output) -> Cursor {
+    Cursor { origin: output.origin, role: Role::Forward, region: None, instance: 0 }
 }
 
 struct Pass {
@@ -135,7 +133,14 @@ impl Pass {
         Ok(())
     }
 
-    #[allow(clippy::indexing_slicing)]
+    /// The persistent tensor whose old value this is a view of.
+    fn reads(&self, value: ValueId) -> Option<SlotId> {
+        match self.laid.graph.producer(self.place(value).base).0.op() {
+            Op::Read(read) => Some(read.slot),
+            _ => None,
+        }
+    }
+
     fn place(&self, value: ValueId) -> &Placed {
         &self.laid.places[value.0 as usize]
     }

@@ -31,8 +31,12 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
     let mut values: Vec<Option<ValueId>> = vec![None; graph.value_count()];
     let mut nodes: Vec<Option<NodeId>> = vec![None; graph.len()];
     let mut known: FxHashMap<Key, NodeId> = FxHashMap::default();
+    // Who serves a node that is gone serves the one before it in its region.
+    let mut served: Vec<Option<NodeId>> = vec![None; graph.len()];
+    let mut last_in: FxHashMap<Option<RegionId>, NodeId> = FxHashMap::default();
     for node in graph.nodes() {
         if !live.nodes[node.id.0 as usize] {
+            served[node.id.0 as usize] = last_in.get(&node.region()).copied();
             continue;
         }
         // A barrier gives up operands whose result nobody uses, but still waits for them.
@@ -64,7 +68,7 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
             None => {
                 new.cursor = node.stamp();
                 if let Role::Backward { of, call } = node.role() {
-                    let of = nodes[of.0 as usize].unwrap_or(NodeId(new.len() as u32));
+                    let of = served[of.0 as usize].unwrap_or(NodeId(new.len() as u32));
                     new.cursor.role = Role::Backward { of, call };
                 }
                 let id = new.push_after(node.op().clone(), &args, &after)?;
@@ -73,6 +77,8 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
             }
         };
         nodes[node.id.0 as usize] = Some(id);
+        served[node.id.0 as usize] = Some(id);
+        last_in.insert(node.region(), id);
         if let Some(key) = key {
             known.insert(key, id);
         }
