@@ -130,8 +130,9 @@ pub(super) fn power(graph: &mut Graph, name: &str, a: Operand, b: Operand) -> Re
             -0.5 => graph.unary(Unary::Rsqrt, base)?,
             -1.0 => graph.unary(Unary::Recip, base)?,
             -2.0 => {
-                let square = graph.mul(base, base)?;
-                graph.unary(Unary::Recip, square)?
+                // The square of a large or small number leaves the range sooner than its reciprocal's.
+                let recip = graph.unary(Unary::Recip, base)?;
+                graph.mul(recip, recip)?
             }
             _ => return elementwise(graph, name, Binary::Pow, a, b),
         };

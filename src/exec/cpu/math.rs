@@ -85,7 +85,15 @@ pub(super) trait Real: crate::exec::Element + PartialOrd {
     /// The quotient that belongs to `floor_rem`; of a division by 0, what `/` gives.
     #[inline(always)]
     fn floor_div(self, b: Self) -> Self {
-        if b == Self::ZERO { self.div(b) } else { self.sub(self.floor_rem(b)).div(b).round() }
+        let is_finite = |x: Self| x.sub(x) == Self::ZERO;
+        if b == Self::ZERO {
+            self.div(b)
+        } else if is_finite(self) && !is_finite(b) && !b.is_nan() {
+            // What is left of an infinite divisor is infinite too, so the difference says nothing.
+            if self.sign().mul(b.sign()) < Self::ZERO { Self::ONE.neg() } else { Self::ZERO }
+        } else {
+            self.sub(self.floor_rem(b)).div(b).round()
+        }
     }
 }
 

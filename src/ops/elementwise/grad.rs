@@ -168,7 +168,9 @@ fn gelu_slope(graph: &mut Graph, x: ValueId) -> Built {
     let bent = graph.mul(x, bent)?;
     let double_u = scale(graph, bent, double_root)?;
     let s = graph.unary(Unary::Sigmoid, double_u)?;
-    let rest = one_minus(graph, s)?;
+    // 1 − σ(2u) as σ(−2u) keeps its digits where σ is near 1.
+    let opposite = graph.neg(double_u)?;
+    let rest = graph.unary(Unary::Sigmoid, opposite)?;
     let bell = graph.mul(s, rest)?;
     let bell = graph.mul(x, bell)?;
     let slope = scale(graph, square, 3.0 * CUBIC)?;
