@@ -1,5 +1,7 @@
 //! Arguments of calls, and how they meet parameters.
 
+use std::sync::Arc;
+
 use super::{
     Evaluator,
     errors::{Eval, Halt, closest},
@@ -9,7 +11,7 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     source::Span,
-    syntax::ast::{Arg, Ident},
+    syntax::ast::{Arg, ExprKind, Ident},
 };
 
 /// Evaluated arguments.
@@ -34,13 +36,25 @@ pub struct ParamName<'a> {
 }
 
 impl Evaluator {
+    /// Options that are words: `partial: keep`. A variable of that name comes first.
+    fn word_option(&self, cx: &Cx, arg: &Arg) -> Option<Value> {
+        let ExprKind::Name(word) = &cx.ast.expr(arg.value).kind else { return None };
+        let is_option = arg.name.as_ref().is_some_and(|name| &*name.name == "partial");
+        (is_option && matches!(&**word, "keep" | "drop") && cx.scope.get(word).is_none())
+            .then(|| Value::Str(Arc::clone(word)))
+    }
+
     pub(super) fn args(&mut self, cx: &Cx, args: &[Arg]) -> Eval<Args> {
         let mut evaluated = Args::default();
         // One argument that fails does not hide what is wrong with the others.
         let mut failed = None;
         for arg in args {
             let span = cx.ast.expr(arg.value).span;
-            match self.expr(cx, arg.value) {
+            let value = match self.word_option(cx, arg) {
+                Some(word) => Ok(word),
+                None => self.expr(cx, arg.value),
+            };
+            match value {
                 Ok(value) => match &arg.name {
                     Some(name) => evaluated.named.push((name.clone(), value, span)),
                     None if !evaluated.named.is_empty() => {

@@ -28,11 +28,14 @@ impl Evaluator {
     /// Adds a diagnostic. A message in library code points at the user's line that led there.
     pub(super) fn report(&mut self, mut diagnostic: Diagnostic) -> Halt {
         self.place(&mut diagnostic);
-        let seen = self.diagnostics.iter().any(|d| {
-            d.code == diagnostic.code
-                && d.primary.span == diagnostic.primary.span
-                && d.message == diagnostic.message
-        });
+        // More than anybody reads; what is left out is still an error.
+        let is_full = self.diagnostics.len() >= crate::syntax::MAX_ERRORS && self.error_count() > 0;
+        let seen = is_full
+            || self.diagnostics.iter().any(|d| {
+                d.code == diagnostic.code
+                    && d.primary.span == diagnostic.primary.span
+                    && d.message == diagnostic.message
+            });
         if !seen {
             self.diagnostics.push(diagnostic);
         }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::{
     Evaluator, Mode,
     errors::{Eval, Halt},
@@ -276,11 +278,26 @@ impl Evaluator {
             ));
         };
         let outer = self.param_dtype.replace(parsed);
+        let first_new = super::value::fresh_id();
         let result = self.expr(cx, value);
         self.param_dtype = outer;
         let result = result?;
-        if matches!(result, Value::Model(_) | Value::List(_)) {
-            return Ok(result);
+        match &result {
+            Value::Model(model) if model.id < first_new => {
+                return Err(self.report(
+                    Diagnostic::error(
+                        codes::TYPE_MISMATCH,
+                        cx.ast.expr(value).span,
+                        format!(
+                            "`{}` is there already, and keeps the dtype of its parameters",
+                            model.title()
+                        ),
+                    )
+                    .help(format!("say it where the model is made: `let net = Net(…) in {parsed}`")),
+                ));
+            }
+            Value::Model(_) | Value::List(_) => return Ok(result),
+            _ => {}
         }
         let kind = result.kind();
         Err(self.report(
@@ -293,18 +310,19 @@ impl Evaluator {
         ))
     }
 
-    /// Lists in lists in lists: dropping and showing them recurses.
+    /// Lists in lists in lists: dropping them recurses, and showing one that holds a list twice shows
+    /// that twice.
     fn check_nesting(&mut self, items: &[Value], span: Span) -> Eval<()> {
-        fn is_deeper(items: &[Value], limit: usize) -> bool {
-            items.iter().any(|item| match item {
-                Value::List(inner) | Value::Tuple(inner) => limit == 0 || is_deeper(inner, limit - 1),
-                _ => false,
-            })
-        }
-        if !is_deeper(items, MAX_NESTING) {
+        let limit = self.settings.limits.max_items;
+        let size = nested_size(items, &mut FxHashMap::default());
+        let message = if size.depth > MAX_NESTING {
+            format!("lists are nested more than {MAX_NESTING} deep")
+        } else if size.items > limit {
+            format!("a list that holds more than {limit} items, with all the lists in it")
+        } else {
             return Ok(());
-        }
-        Err(self.error(codes::LIMIT, span, format!("lists are nested more than {MAX_NESTING} deep")))
+        };
+        Err(self.error(codes::LIMIT, span, message))
     }
 
     /// Checks for a wish to stop, in loops.
@@ -315,6 +333,34 @@ impl Evaluator {
     pub(super) fn is_check(&self) -> bool {
         self.mode == Mode::Check
     }
+}
+
+/// How large a list is when everything in it is written out.
+#[derive(Clone, Copy, Default)]
+struct NestedSize {
+    depth: usize,
+    items: usize,
+}
+
+/// Each shared list is measured once. Lists that were measured before are at most [`MAX_NESTING`]
+/// deep, so this recurses no deeper than that.
+fn nested_size(items: &[Value], known: &mut FxHashMap<*const Vec<Value>, NestedSize>) -> NestedSize {
+    let mut size = NestedSize { depth: 0, items: items.len() };
+    for item in items {
+        let (Value::List(inner) | Value::Tuple(inner)) = item else { continue };
+        let address = Arc::as_ptr(inner);
+        let part = match known.get(&address) {
+            Some(&part) => part,
+            None => {
+                let part = nested_size(inner, known);
+                known.insert(address, part);
+                part
+            }
+        };
+        size.depth = size.depth.max(part.depth + 1);
+        size.items = size.items.saturating_add(part.items);
+    }
+    size
 }
 
 /// What is known of a value that is one of two.

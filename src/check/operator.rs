@@ -93,7 +93,17 @@ impl Evaluator {
                 Some(same) => Ok(Value::Bool(same == (op == BinaryOp::Eq))),
                 None => Ok(Value::Unknown(Unknown::Bool(true))),
             },
-            (BinaryOp::Add, Value::Str(x), Value::Str(y)) => Ok(Value::Str(format!("{x}{y}").into())),
+            (BinaryOp::Add, Value::Str(x), Value::Str(y)) => {
+                let limit = self.settings.limits.max_items;
+                if x.len() + y.len() > limit {
+                    return Err(self.error(
+                        codes::LIMIT,
+                        span,
+                        format!("a string of more than {limit} bytes"),
+                    ));
+                }
+                Ok(Value::Str(format!("{x}{y}").into()))
+            }
             (
                 BinaryOp::Add,
                 Value::Str(_) | Value::Unknown(Unknown::Str),

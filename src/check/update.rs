@@ -8,7 +8,7 @@ use super::{
     frame::FrameKind,
     value::{Cell, Cx, Optimizer, Value, cells_of},
 };
-use crate::{codes, diagnostic::Diagnostic, source::Span, syntax::ast::ExprId};
+use crate::{codes, diagnostic::Diagnostic, ir::Role, source::Span, syntax::ast::ExprId};
 
 impl Evaluator {
     fn optimizer_expr(&mut self, cx: &Cx, with: ExprId) -> Eval<Arc<Optimizer>> {
@@ -146,6 +146,9 @@ impl Evaluator {
 
     pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
         match self.frames.last() {
+            Some(frame) if matches!(frame.graph.cursor.role, Role::Update { .. }) => {
+                Err(self.error(codes::ONLY_IN_STEP, span, format!("`{what}` in the body of an optimizer")))
+            }
             Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.current_region() {
                 None => Ok(()),
                 Some(_) => Err(self.error(

@@ -40,7 +40,7 @@ lalrpop_mod!(
 );
 
 /// Errors of one file beyond this many are not collected.
-const MAX_ERRORS: usize = 200;
+pub(crate) const MAX_ERRORS: usize = 200;
 
 /// Parses a file. Errors are in the order of the text.
 pub fn parse(file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {

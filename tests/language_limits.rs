@@ -1,0 +1,40 @@
+//! Programs that grow or mean more than they seem to: clear errors, at once.
+
+#[path = "language/support.rs"]
+#[allow(dead_code)]
+mod support;
+
+use support::{check, run};
+
+fn has(text: &str, code: &str, message: &str) {
+    let found = check(text);
+    assert!(found.contains(code) && found.contains(message), "{found}");
+}
+
+#[test]
+fn strings_and_lists_that_double() {
+    has("let l = \"a\"\nfor i in 0..60 { l = l + l }", "TG0235", "a string of more than");
+    has("let l = [1]\nfor i in 0..60 { l = [l, l] }", "TG0235", "a list that holds more than");
+}
+
+#[test]
+fn minimize_in_an_optimizer() {
+    let text = "optimizer o(lr) { p := p - lr * g; minimize sum(p) over p with o(lr) }
+model M() { param w: f32[2] = 1.0; fn forward(x) = sum(w * x) }
+let m = M()
+step s(x: f32[2]) { let l = m(x); minimize l over m with o(0.1); return l }
+s(ones([2]))";
+    has(text, "TG0231", "`minimize` in the body of an optimizer");
+}
+
+#[test]
+fn a_model_that_exists_keeps_its_dtype() {
+    let text = "use nn\nlet a = nn.Linear(2, 2)\nlet b = a in f64";
+    has(text, "TG02", "is there already");
+}
+
+#[test]
+fn partial_batches_can_be_kept() {
+    let text = "let n = 0\nfor x in data.batches(ones([5, 2]), size: 3, partial: keep) { n += x.shape[0] }\nprint(n)";
+    assert_eq!(run(text), "5");
+}
