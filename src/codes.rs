@@ -71,6 +71,7 @@ codes! {
     // Memory.
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
+    NOT_PLANNED = "TG0342", "a contract of a step that is not planned";
 
     // Run time.
     ASSERTION = "TG0401", "an assertion that does not hold";

@@ -3,6 +3,8 @@
 #[path = "language/support.rs"]
 mod support;
 
+#[path = "language/doubtful.rs"]
+mod doubtful;
 #[path = "language/errors.rs"]
 mod errors;
 #[path = "language/files.rs"]

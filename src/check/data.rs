@@ -113,7 +113,12 @@ fn batches_of(ev: &mut Evaluator, mut args: Args, span: Span) -> Eval {
             "shuffle" => {
                 shuffle = match value {
                     Value::Bool(false) => None,
-                    Value::Bool(true) => Some(ev.settings.seed),
+                    Value::Bool(true) | Value::Unknown(Unknown::Bool(_)) => {
+                        return Err(ev.report(
+                            Diagnostic::error(codes::BAD_OPTION, at, "`shuffle` is a seed")
+                                .help("write `shuffle: epoch`"),
+                        ));
+                    }
                     other => Some(ev.as_int(&other, at)?.0 as u64),
                 };
             }

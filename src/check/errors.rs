@@ -17,6 +17,8 @@ pub enum Halt {
     Return(Value),
     /// The host asked to stop.
     Cancelled,
+    /// In mode Check: a branch that may run ends in `error` or in a failing `assert`.
+    Ended,
 }
 
 pub type Eval<T = Value> = Result<T, Halt>;

@@ -227,16 +227,59 @@ impl Evaluator {
                 None => Ok(Value::Unit),
             },
             // Either may be taken at run time: both are followed.
-            None => {
-                let first = self.inner_block(cx, then);
-                let second = match otherwise {
-                    Some(otherwise) => self.expr(cx, otherwise),
-                    None => Ok(Value::Unit),
-                };
-                let (first, second) = (first?, second?);
-                Ok(join(first, second))
+            None => self.either(cx, then, otherwise),
+        }
+    }
+
+    /// Follows both branches of an `if` whose condition is not known, each from the variables as
+    /// they are before it. A branch that ends in `error` has no part in what is known afterwards.
+    fn either(&mut self, cx: &Cx, then: &Block, otherwise: Option<ExprId>) -> Eval {
+        let mut before = self.assigned_values(cx, then);
+        if let Some(otherwise) = otherwise {
+            let block = Block { stmts: Vec::new(), tail: Some(otherwise), span: then.span };
+            for (name, scope, value) in self.assigned_values(cx, &block) {
+                if !before.iter().any(|(n, _, _)| *n == name) {
+                    before.push((name, scope, value));
+                }
             }
         }
+        self.doubtful += 1;
+        let first = self.inner_block(cx, then);
+        let mut after_first = Vec::with_capacity(before.len());
+        for (name, scope, value) in &before {
+            after_first.push(scope.get(name));
+            if let Some(now) = scope.get(name) {
+                scope.declare(name, value.clone(), now.span);
+            }
+        }
+        let second = match otherwise {
+            Some(otherwise) => self.expr(cx, otherwise),
+            None => Ok(Value::Unit),
+        };
+        self.doubtful -= 1;
+        let first_ends = matches!(first, Err(Halt::Ended));
+        let second_ends = matches!(second, Err(Halt::Ended));
+        for ((name, scope, _), first) in before.iter().zip(after_first) {
+            let (Some(first), Some(second)) = (first, scope.get(name)) else { continue };
+            let value = match (first_ends, second_ends) {
+                (true, _) => second.value,
+                (false, true) => first.value,
+                (false, false) => join(first.value, second.value),
+            };
+            scope.declare(name, value, first.span);
+        }
+        match (first, second) {
+            (Err(Halt::Ended), Err(Halt::Ended)) if self.doubtful > 0 => Err(Halt::Ended),
+            // Whatever follows never runs; it is judged all the same.
+            (Err(Halt::Ended), Err(Halt::Ended)) => Ok(Value::Unknown(Unknown::Any)),
+            (Err(Halt::Ended), other) | (other, Err(Halt::Ended)) => other,
+            (first, second) => Ok(join(first?, second?)),
+        }
+    }
+
+    /// Whether mode Check follows code that may never run.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.is_check() && self.doubtful > 0
     }
 
     fn list_for(

@@ -6,7 +6,7 @@ use super::{
     Evaluator,
     args::{Args, ParamName},
     data,
-    errors::Eval,
+    errors::{Eval, Halt},
     frame::FrameKind,
     strings::type_name,
     value::{Range, Stream, StreamKind, Unknown, Value},
@@ -79,6 +79,9 @@ pub static BUILTINS: &[Builtin] = builtins! {
     "assert", "assert(condition, \"text\")", "Stops with the text where the condition is false.", assert;
     "error", "error(\"text\")", "Stops with the text.", |ev, args, span| {
         let [text] = ev.take_args("error", ["text"], args, span)?;
+        if ev.is_doubtful() {
+            return Err(Halt::Ended);
+        }
         let message = ev.text(&text.0, text.1)?.unwrap_or_else(|| "an error raised by the program".into());
         Err(ev.error(codes::RAISED, span, message))
     };
@@ -282,6 +285,9 @@ fn assert(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
     let Some((condition, at)) = condition else { return Ok(Value::Unit) };
     if ev.condition(&condition, at)? != Some(false) {
         return Ok(Value::Unit);
+    }
+    if ev.is_doubtful() {
+        return Err(Halt::Ended);
     }
     let message = match text {
         Some((text, at)) => ev.text(&text, at)?,

@@ -65,7 +65,7 @@ impl Evaluator {
     }
 
     /// The variables that a loop's body assigns to, with their values.
-    fn assigned_values(&mut self, cx: &Cx, body: &Block) -> Vec<(Name, Arc<Scope>, Value)> {
+    pub(super) fn assigned_values(&mut self, cx: &Cx, body: &Block) -> Vec<(Name, Arc<Scope>, Value)> {
         walk::assigned_names(&cx.ast, body)
             .into_iter()
             .filter_map(|name| {

@@ -190,6 +190,8 @@ pub struct Evaluator {
     /// Models whose bodies are being evaluated, the innermost last.
     building: Vec<model::Building>,
     depth: usize,
+    /// Branches around the code that is followed whose conditions are not known, in mode Check.
+    doubtful: usize,
     modules: FxHashMap<Name, ModuleState>,
     /// Scopes that functions hold: their cycles are broken at the end.
     scopes: Vec<Weak<Scope>>,
@@ -238,6 +240,7 @@ impl Evaluator {
             calls: Vec::new(),
             building: Vec::new(),
             depth: 0,
+            doubtful: 0,
             modules: FxHashMap::default(),
             steps: Vec::new(),
             param_dtype: None,
@@ -268,6 +271,7 @@ impl Evaluator {
         self.calls.clear();
         self.building.clear();
         self.depth = 0;
+        self.doubtful = 0;
         result
     }
 

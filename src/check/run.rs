@@ -31,6 +31,21 @@ enum Initial {
     Value(Value),
 }
 
+/// Tensors that were taken out of their cells. They go back when this is dropped, also while a
+/// panic of a kernel unwinds: an empty cell would be given its first value again.
+pub(super) struct TakenSlots<'a> {
+    cells: &'a [Arc<Cell>],
+    pub tensors: Vec<Tensor>,
+}
+
+impl Drop for TakenSlots<'_> {
+    fn drop(&mut self) {
+        for (cell, tensor) in self.cells.iter().zip(std::mem::take(&mut self.tensors)) {
+            cell.set_data(tensor);
+        }
+    }
+}
+
 impl Evaluator {
     /// Evaluates `body` in the graph that is open, or in one of its own that is run at once.
     pub(super) fn scripted(&mut self, span: Span, body: impl FnOnce(&mut Self) -> Eval) -> Eval {
@@ -161,26 +176,21 @@ impl Evaluator {
         span: Span,
     ) -> Eval<Vec<Tensor>> {
         let mut slots = self.take_slots(cells, span)?;
-        let result = cpu::eval(graph, &mut slots, inputs, page);
-        for (cell, tensor) in cells.iter().zip(slots) {
-            cell.set_data(tensor);
-        }
+        let result = cpu::eval(graph, &mut slots.tensors, inputs, page);
+        drop(slots);
         result.map_err(|error| self.run_error(error, graph, span))
     }
 
     /// The tensors of cells, taken out so that they can be changed in place.
-    pub(super) fn take_slots(&mut self, cells: &[Arc<Cell>], span: Span) -> Eval<Vec<Tensor>> {
+    pub(super) fn take_slots<'a>(&mut self, cells: &'a [Arc<Cell>], span: Span) -> Eval<TakenSlots<'a>> {
         for cell in cells {
             self.prepare_cell(cell, span)?;
         }
-        let mut slots = Vec::with_capacity(cells.len());
-        for (k, cell) in cells.iter().enumerate() {
+        let mut slots = TakenSlots { cells, tensors: Vec::with_capacity(cells.len()) };
+        for cell in cells {
             match cell.take_data() {
-                Some(tensor) => slots.push(tensor),
+                Some(tensor) => slots.tensors.push(tensor),
                 None => {
-                    for (cell, tensor) in cells.iter().take(k).zip(slots) {
-                        cell.set_data(tensor);
-                    }
                     let name = cell.name();
                     return Err(self.error(codes::INTERNAL, span, format!("`{name}` has no value")));
                 }
@@ -365,4 +375,23 @@ fn has_tensor(items: &[Value]) -> bool {
         collect_tensors(item, &mut |_| found = true);
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::{DType, SlotKind};
+
+    #[test]
+    fn tensors_go_back_when_a_kernel_panics() {
+        let (ty, kind) = (Type::scalar(DType::F32), SlotKind::Param { trainable: true });
+        let cells = [Cell::new("w".into(), ty.clone(), kind, Span::default(), Init::Zeros)];
+        cells[0].set_data(Tensor::zeros(ty));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let tensors = cells.iter().filter_map(|c| c.take_data()).collect();
+            let slots = TakenSlots { cells: &cells, tensors };
+            assert!(!cells[0].has_data() && slots.tensors.is_empty(), "a kernel fails");
+        }));
+        assert!(result.is_err() && cells[0].has_data());
+    }
 }

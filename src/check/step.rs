@@ -206,7 +206,7 @@ impl Evaluator {
                     lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
                 let cancel = Arc::clone(&self.cancel);
-                let result = executable.run(&mut self.arena, &mut slots, &inputs, &page, &cancel);
+                let result = executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, &cancel);
                 *lock(&compiled.executable) = Some(executable);
                 for line in std::mem::take(&mut *lock(&printed)) {
                     self.write_line(&line);
@@ -215,9 +215,7 @@ impl Evaluator {
             }
             Err(error) => Err(RunError { node: NodeId(0), error }),
         };
-        for (cell, tensor) in compiled.cells.iter().zip(slots) {
-            cell.set_data(tensor);
-        }
+        drop(slots);
         let results = result.map_err(|error| self.run_error(error, &graph, span))?.outputs;
         step.runs.fetch_add(1, Ordering::Relaxed);
         for optimizer in &compiled.updates {

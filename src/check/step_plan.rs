@@ -10,6 +10,7 @@ use super::{
     step::Compiled,
     types::Meaning,
     value::{Cx, Step, Stored, Value, lock},
+    walk,
 };
 use crate::{
     codes,
@@ -18,7 +19,7 @@ use crate::{
     plan::Plan,
     schedule,
     source::Span,
-    syntax::ast::{DimExpr, ExprId, ExprKind, TypeExpr},
+    syntax::ast::{DimExpr, ExprId, ExprKind, Name, StmtKind, TypeExpr},
 };
 
 impl Evaluator {
@@ -110,6 +111,9 @@ impl Evaluator {
                 }
             } else {
                 compiled = lock(&step.compiled).clone();
+                if compiled.is_empty() && self.error_count() == 0 {
+                    self.warn_not_planned(&step);
+                }
             }
             if self.settings.planning == Planning::Nothing || self.error_count() > errors {
                 continue;
@@ -119,6 +123,52 @@ impl Evaluator {
                 let _ = self.plan_of(&step, &compiled, span);
             }
         }
+    }
+
+    /// A step that nothing plans: what its `ensure` says is not checked.
+    fn warn_not_planned(&mut self, step: &Arc<Step>) {
+        let ast = Arc::clone(&step.cx.ast);
+        let mut ensure = None;
+        walk::walk_block(&ast, &step.decl.body, &mut |item| {
+            if let walk::Item::Stmt(id) = item
+                && matches!(ast.stmt(id).kind, StmtKind::Ensure { .. })
+            {
+                ensure.get_or_insert(ast.stmt(id).span);
+            }
+        });
+        let (Some(span), true) = (ensure, self.settings.planning != Planning::Nothing) else { return };
+        let cx = step.cx.in_scope(step.cx.scope.child(ScopeKind::Body));
+        let mut open = None;
+        for param in &step.decl.params {
+            let name = &param.name.name;
+            let (missing, help) = match &param.ty {
+                None => (name.to_string(), format!("declare its type: `{name}: f32[32, 4]`")),
+                Some(ty) => {
+                    // Errors in it are reported by now.
+                    let _ = self.bind_default_dims(&cx, ty);
+                    match open_dimension(&cx, ty) {
+                        Some(Some(dim)) => (dim.to_string(), format!("write `{dim} = 32` in its signature")),
+                        Some(None) => (name.to_string(), format!("write all sizes of `{name}`")),
+                        None => {
+                            let is_tensor = matches!(self.meaning(&cx, ty), Ok(Meaning::Tensor(_)));
+                            if is_tensor || param.default.is_some() {
+                                continue;
+                            }
+                            (name.to_string(), format!("give `{name}` a default, or call the step"))
+                        }
+                    }
+                }
+            };
+            open = Some((missing, help));
+            break;
+        }
+        let Some((missing, help)) = open else { return };
+        let message = format!("step `{}` is not planned: no call gives `{missing}`", step.name());
+        self.report(
+            Diagnostic::new(Severity::Warning, codes::NOT_PLANNED, span, message)
+                .secondary(step.decl.name.span, "declared here")
+                .help(help),
+        );
     }
 
     /// Arguments of the types that a step declares; `None` where it leaves something open.
@@ -199,9 +249,16 @@ impl Evaluator {
 
 /// Whether every size of an annotation can be worked out from what is in scope.
 fn is_closed(cx: &Cx, ty: &TypeExpr) -> bool {
-    ty.dims.iter().flatten().all(|dim| match dim {
-        DimExpr::Rest(_) => false,
-        DimExpr::Default { name, .. } => cx.scope.lookup(&name.name).is_some(),
+    open_dimension(cx, ty).is_none()
+}
+
+/// The first size of an annotation that cannot be worked out from what is in scope, with its name.
+fn open_dimension(cx: &Cx, ty: &TypeExpr) -> Option<Option<Name>> {
+    ty.dims.iter().flatten().find_map(|dim| match dim {
+        DimExpr::Rest(_) => Some(None),
+        DimExpr::Default { name, .. } => {
+            cx.scope.lookup(&name.name).is_none().then(|| Some(Name::clone(&name.name)))
+        }
         DimExpr::Expr(id) => {
             let mut todo = vec![*id];
             while let Some(id) = todo.pop() {
@@ -209,14 +266,14 @@ fn is_closed(cx: &Cx, ty: &TypeExpr) -> bool {
                     ExprKind::Name(name)
                         if name.starts_with(char::is_uppercase) && cx.scope.lookup(name).is_none() =>
                     {
-                        return false;
+                        return Some(Some(Name::clone(name)));
                     }
                     ExprKind::Binary { left, right, .. } => todo.extend([*left, *right]),
                     ExprKind::Unary(_, operand) => todo.push(*operand),
                     _ => {}
                 }
             }
-            true
+            None
         }
     })
 }

@@ -2,9 +2,11 @@
 //! first.
 
 use crate::{
+    check::closest,
+    codes,
     diagnostic::{Diagnostic, Severity},
     source::Span,
-    syntax::ast::{Ast, StmtId, StmtKind},
+    syntax::ast::{Ast, Stmt, StmtId, StmtKind},
 };
 
 /// Removes the warnings and notes that the program allows. Errors stay.
@@ -16,6 +18,7 @@ pub fn filter(ast: &Ast, diagnostics: &mut Vec<Diagnostic>) {
     {
         allowed.extend(codes.iter().map(|c| (c.name.to_string(), None)));
     }
+    let unknown: Vec<Diagnostic> = unknown_codes(ast);
     diagnostics.retain(|d| {
         d.severity == Severity::Error
             || d.primary.span.file != ast.file
@@ -24,6 +27,27 @@ pub fn filter(ast: &Ast, diagnostics: &mut Vec<Diagnostic>) {
                     && span.is_none_or(|s| s.start <= d.primary.span.start && d.primary.span.end <= s.end)
             })
     });
+    diagnostics.extend(unknown);
+}
+
+/// Warnings for the words in `allow` that are no codes.
+fn unknown_codes(ast: &Ast) -> Vec<Diagnostic> {
+    let codes_of = |stmt: &Stmt| match &stmt.kind {
+        StmtKind::Allow(codes) => codes.clone(),
+        _ => Vec::new(),
+    };
+    let written = ast.stmts.iter().flat_map(codes_of);
+    written
+        .filter(|code| !codes::ALL.iter().any(|(known, _)| known.0 == &*code.name))
+        .map(|code| {
+            let message = format!("no diagnostic has the code `{}`", code.name);
+            let warning = Diagnostic::new(Severity::Warning, codes::BAD_OPTION, code.span, message);
+            match closest(&code.name, codes::ALL.iter().map(|(known, _)| known.0)) {
+                Some(close) => warning.help(format!("did you mean `{close}`?")),
+                None => warning.help("`tg explain` lists the codes"),
+            }
+        })
+        .collect()
 }
 
 fn collect(ast: &Ast, stmts: &[StmtId], into: &mut Vec<(String, Option<Span>)>) {

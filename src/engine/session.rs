@@ -54,7 +54,9 @@ impl Session {
 
     /// Runs the whole script, from its first statement.
     pub fn run(&mut self) -> Result<(), Error> {
+        self.forget_cancel();
         let Some(program) = self.program.clone() else { return Ok(()) };
+        // Calls after a run that failed see what it has made so far.
         self.is_defined = true;
         self.guarded(move |ev| {
             ev.effects = true;
@@ -65,14 +67,16 @@ impl Session {
     /// Evaluates what the script defines (`use const let fn model step optimizer`), and leaves out
     /// what it does. Happens by itself before the first call.
     pub fn define(&mut self) -> Result<(), Error> {
+        self.forget_cancel();
         let Some(program) = self.program.clone().filter(|_| !self.is_defined) else { return Ok(()) };
-        self.is_defined = true;
         self.guarded(move |ev| {
             ev.effects = false;
             let result = ev.evaluate(program).map(|_| ());
             ev.effects = true;
             result
-        })
+        })?;
+        self.is_defined = true;
+        Ok(())
     }
 
     /// Calls a step or function of the script with tensors; gives the tensors of its result.
@@ -130,6 +134,11 @@ impl Session {
     /// Setting this from another thread ends what runs, between two operations.
     pub fn cancel_handle(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.evaluator.cancel)
+    }
+
+    /// A wish to stop that came after the last run had ended is not meant for the next one.
+    fn forget_cancel(&self) {
+        self.evaluator.cancel.store(false, Ordering::Relaxed);
     }
 
     /// The plans of the steps that have run.

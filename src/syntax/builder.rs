@@ -437,5 +437,42 @@ impl<'s> Builder<'s> {
                 .help(format!("`{word}` stands in {place}"));
             self.report(error);
         }
+        self.report_nested();
+    }
+
+    /// Reports declarations of the top level that stand inside of a body.
+    fn report_nested(&mut self) {
+        let mut at_home = self.ast.body.clone();
+        // Constants of a model are fields of it.
+        for stmt in &self.ast.stmts {
+            if let StmtKind::Model(decl) = &stmt.kind {
+                let is_const = |id: &&StmtId| matches!(self.ast.stmt(**id).kind, StmtKind::Const { .. });
+                at_home.extend(decl.body.iter().filter(is_const));
+            }
+        }
+        at_home.sort_unstable();
+        let mut nested = Vec::new();
+        for (k, stmt) in self.ast.stmts.iter().enumerate() {
+            let word = match &stmt.kind {
+                StmtKind::Use { .. } => "use",
+                StmtKind::Const { .. } => "const",
+                StmtKind::Step(_) => "step",
+                StmtKind::Optimizer(_) => "optimizer",
+                StmtKind::Model(_) => "model",
+                _ => continue,
+            };
+            if at_home.binary_search(&StmtId(k as u32)).is_err() {
+                nested.push(
+                    Diagnostic::error(codes::MISPLACED, stmt.span, format!("`{word}` does not belong here"))
+                        .help(match word {
+                            "const" => "`const` stands at the top level of a file; write `let`".to_string(),
+                            _ => format!("`{word}` stands at the top level of a file"),
+                        }),
+                );
+            }
+        }
+        for error in nested {
+            self.report(error);
+        }
     }
 }

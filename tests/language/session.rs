@@ -102,3 +102,36 @@ fn syntax_errors_stop_before_evaluation() {
         Engine::new().compile(Source::text("p.tg", "let = 3\nprint(undefined)")).expect_err("no program");
     assert!(error.diagnostics().iter().all(|d| d.code.0.starts_with("TG01")), "{error:?}");
 }
+
+#[test]
+fn a_failed_definition_is_reported_again() {
+    let text = "let data = data.load(\"nothing.npy\")\nstep f(x: f32[2]) { return x * data }";
+    let folder = crate::support::folder("failed_definition");
+    let file = folder.join("nothing.npy");
+    // The file is there when the program is compiled, and gone when it runs.
+    let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }";
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend(((header.len() + 1) as u16).to_le_bytes());
+    bytes.extend(format!("{header}\n").bytes());
+    bytes.extend([0; 8]);
+    std::fs::write(&file, bytes).expect("a file");
+    let source = Source::text("p.tg", text).in_directory(&folder);
+    let program = Engine::new().compile(source).expect("a sound program");
+    std::fs::remove_file(&file).expect("it is there");
+    let mut session = program.session().expect("a session");
+    for _ in 0..2 {
+        let x = Tensor::from_slice(&[2], &[1.0f32; 2]).expect("2 elements");
+        let error = session.call("f", &[x]).expect_err("there is no file");
+        assert!(errors_of(&error).contains("TG0403"), "{error:?}");
+    }
+}
+
+#[test]
+fn a_late_cancel_does_not_stop_the_next_call() {
+    let program = Engine::new().compile(Source::text("p.tg", PROGRAM)).expect("a sound program");
+    let mut session = program.session().expect("a session");
+    session.run().expect("it runs");
+    session.cancel_handle().store(true, Ordering::Relaxed);
+    let x = Tensor::from_slice(&[4, 2], &[1.0f32; 8]).expect("8 elements");
+    session.call("train", &[x]).expect("nothing is left to stop");
+}
