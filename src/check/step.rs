@@ -181,6 +181,7 @@ impl Evaluator {
         let page = ScalarPage { values, seed: self.settings.seed, step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
         let graph = Arc::clone(&plan.graph);
+        let planned = plan.schedule.arena_bytes;
         let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
         if peak > limit {
             return Err(self.report(
@@ -216,7 +217,9 @@ impl Evaluator {
             Err(error) => Err(RunError { node: NodeId(0), error }),
         };
         drop(slots);
-        let results = result.map_err(|error| self.run_error(error, &graph, span))?.outputs;
+        let run = result.map_err(|error| self.run_error(error, &graph, span))?;
+        debug_assert_eq!(run.high_water_bytes, planned, "the plan states what `{}` uses", step.name());
+        let results = run.outputs;
         step.runs.fetch_add(1, Ordering::Relaxed);
         for optimizer in &compiled.updates {
             optimizer.count.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! Tensors in host memory: what goes into a step and what comes out.
 
-use std::{fmt, sync::Arc};
+use std::{alloc, fmt, sync::Arc};
 
 use half::{bf16, f16};
 
@@ -30,14 +30,33 @@ elements!(f32 => F32, f16 => F16, bf16 => BF16, f64 => F64, i32 => I32, i64 => I
 pub struct Tensor {
     ty: Type,
     /// 16-byte words, so that every element type is aligned.
-    words: Arc<[u128]>,
+    words: Arc<Vec<u128>>,
 }
 
 impl Tensor {
-    /// All elements zero (`false`).
+    /// All elements zero (`false`). Ends the process where memory is short; where a size comes from
+    /// a user, [`Tensor::try_zeros`] does not.
     pub fn zeros(ty: Type) -> Tensor {
-        let words = (ty.bytes() as usize).div_ceil(16);
-        Tensor { words: std::iter::repeat_n(0u128, words).collect(), ty }
+        let words = vec![0u128; (ty.bytes() as usize).div_ceil(16)];
+        Tensor { words: Arc::new(words), ty }
+    }
+
+    /// All elements zero (`false`); `None` where there is not enough memory.
+    pub fn try_zeros(ty: Type) -> Option<Tensor> {
+        let count = usize::try_from(ty.bytes()).ok()?.div_ceil(16);
+        let words = if count == 0 {
+            Vec::new()
+        } else {
+            let layout = alloc::Layout::array::<u128>(count).ok()?;
+            // SAFETY: the layout has a size above 0.
+            let start = unsafe { alloc::alloc_zeroed(layout) }.cast::<u128>();
+            if start.is_null() {
+                return None;
+            }
+            // SAFETY: allocated just now, by the allocator of vectors, for `count` words, all zero.
+            unsafe { Vec::from_raw_parts(start, count, count) }
+        };
+        Some(Tensor { words: Arc::new(words), ty })
     }
 
     /// `None` where the number of elements is not that of the shape.

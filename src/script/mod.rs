@@ -21,6 +21,8 @@ use std::{fmt, path::Path};
 
 pub use atomic::write_atomically;
 
+use crate::{exec::Tensor, ir::Type};
+
 /// Why something could not be read, written or shown. The message names the file and stands
 /// alone: lower case, no full stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,12 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// A tensor to read a file into. The file may be larger than the memory.
+fn allocate(path: &Path, ty: &Type) -> Result<Tensor, Error> {
+    let message = || format!("cannot allocate {} bytes for {ty}", ty.bytes());
+    Tensor::try_zeros(ty.clone()).ok_or_else(|| Error::file(path, message()))
+}
 
 /// Bytes in the largest unit that keeps the number at least 1: `1.5 MiB`.
 pub(crate) fn byte_size(bytes: f64) -> String {

@@ -5,7 +5,7 @@
 
 use std::{fs::File, io::Read, path::Path};
 
-use super::{Error, byte_size, write_atomically};
+use super::{Error, allocate, byte_size, write_atomically};
 use crate::{
     exec::Tensor,
     ir::{DType, Type},
@@ -26,7 +26,7 @@ pub fn read_type(path: &Path) -> Result<Type, Error> {
 pub fn read(path: &Path) -> Result<Tensor, Error> {
     let (mut file, header) = open(path)?;
     // `open` has checked that the file has all these bytes.
-    let mut tensor = Tensor::zeros(header.ty.clone());
+    let mut tensor = allocate(path, &header.ty)?;
     let bytes = tensor.bytes_mut();
     let read = file.read_exact(bytes);
     if header.ty.dtype() == DType::Bool {
@@ -34,7 +34,12 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
         bytes.iter_mut().for_each(|b| *b = u8::from(*b != 0));
     }
     read.map_err(|e| Error::io(path, "read", &e))?;
-    Ok(if header.column_major { from_column_major(&tensor) } else { tensor })
+    if header.column_major {
+        let mut rows = allocate(path, &header.ty)?;
+        copy_from_column_major(&tensor, &mut rows);
+        return Ok(rows);
+    }
+    Ok(tensor)
 }
 
 /// Writes a file of version 1 in C order, whole or not at all.
@@ -261,11 +266,10 @@ fn crop(text: &str) -> String {
     cropped
 }
 
-/// The same elements in row-major order.
-fn from_column_major(tensor: &Tensor) -> Tensor {
+/// The same elements in row-major order, into a tensor of the same type.
+fn copy_from_column_major(tensor: &Tensor, result: &mut Tensor) {
     let shape = tensor.shape().to_vec();
     let size = tensor.dtype().size();
-    let mut result = Tensor::zeros(tensor.ty().clone());
     let source = tensor.bytes();
     let mut strides = Vec::with_capacity(shape.len());
     let mut stride = size;
@@ -290,5 +294,4 @@ fn from_column_major(tensor: &Tensor) -> Tensor {
             *i = 0;
         }
     }
-    result
 }

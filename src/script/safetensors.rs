@@ -14,7 +14,7 @@ use std::{
 use safetensors::{Dtype, tensor::Metadata};
 use serde_json::{Map, Value, json};
 
-use super::{Error, byte_size, write_atomically};
+use super::{Error, allocate, byte_size, write_atomically};
 use crate::{
     exec::Tensor,
     ir::{DType, ShapeText, Type},
@@ -138,7 +138,7 @@ impl Reader {
         let ty = self.ty(name)?;
         let offset = self.entry(name)?.offset;
         let is_bool = ty.dtype() == DType::Bool;
-        let mut tensor = Tensor::zeros(ty);
+        let mut tensor = allocate(&self.path, &ty)?;
         let bytes = tensor.bytes_mut();
         let read = self.file.seek(SeekFrom::Start(offset)).and_then(|_| self.file.read_exact(bytes));
         if is_bool {

@@ -10,3 +10,4 @@ mod movement;
 mod planned;
 mod random;
 mod reduce;
+mod updates;

@@ -43,7 +43,7 @@ impl Value {
         if self.base.ty() == &self.ty && self.layout == Layout::dense(self.ty.shape()) {
             return Ok(self.base.clone());
         }
-        let mut copy = Tensor::zeros(self.ty.clone());
+        let mut copy = super::zeros(&self.ty)?;
         let dense = Layout::dense(self.ty.shape());
         // SAFETY: `Operation::view` gives layouts inside the base; the copy is new.
         unsafe {
@@ -203,7 +203,7 @@ fn run_one(
         outputs: vec![(args.len() as u32, access(result, &layout))],
     };
     let program = Program::new(&source)?;
-    let mut value = Tensor::zeros(result.clone());
+    let mut value = super::zeros(result)?;
     // SAFETY: the result is new and dense, and operands are only read.
     unsafe {
         let operands: Vec<Operand<'_>> = args.iter().map(|arg| arg.operand()).collect();
@@ -217,8 +217,10 @@ fn run_kernel(op: &Op, args: &[Value], types: Vec<Type>, page: &ScalarPage) -> R
     let arg_types: Vec<&Type> = args.iter().map(|arg| &arg.ty).collect();
     let result_types: Vec<&Type> = types.iter().collect();
     let scratch = op.workspace(&arg_types, &result_types);
-    let mut workspace = Tensor::zeros(Type::new(crate::ir::DType::U8, [scratch as usize + 64])?);
-    let mut values: Vec<Tensor> = types.iter().map(|ty| Tensor::zeros(ty.clone())).collect();
+    let bytes = usize::try_from(scratch).ok().and_then(|scratch| scratch.checked_add(64));
+    let bytes = bytes.ok_or_else(|| OpError::new("the workspace is too large"))?;
+    let mut workspace = super::zeros(&Type::new(crate::ir::DType::U8, [bytes])?)?;
+    let mut values = types.iter().map(super::zeros).collect::<Result<Vec<Tensor>, OpError>>()?;
     let result_layouts: Vec<Layout> = types.iter().map(|ty| Layout::dense(ty.shape())).collect();
     // SAFETY: results and workspace are new and dense, and operands are only
     // read. The workspace is moved up to its alignment, for which it has 64 bytes more.

@@ -111,8 +111,10 @@ impl Executable {
     }
 
     /// Runs the step once. `slots` are updated in place, one per slot of the graph; a tensor that is
-    /// shared is copied before it is written. Between two ops, `cancel` is looked at; a run that
-    /// ends early may have written some slots and not others.
+    /// shared is copied before it is written. Between two ops, `cancel` is looked at, but only until
+    /// the first op that writes a slot: a cancelled run has updated nothing, and one that is
+    /// cancelled later ends as any other. An op that fails after that leaves some slots written and
+    /// others not, and the error says so.
     pub fn run(
         &mut self,
         arena: &mut Arena,
@@ -125,6 +127,13 @@ impl Executable {
         let nowhere = plan.op_nodes.first().copied().unwrap_or(NodeId(0));
         let fail = |error| RunError { node: nowhere, error };
         self.check_arguments(slots, inputs).map_err(fail)?;
+        // Before anything is written, as memory may be short.
+        let mut outputs = plan
+            .outputs
+            .iter()
+            .map(|access| super::zeros(&access.ty))
+            .collect::<Result<Vec<Tensor>, OpError>>()
+            .map_err(fail)?;
         arena.reserve(plan.schedule.arena_bytes).map_err(fail)?;
         let addresses: Vec<Shared<u8>> = slots
             .iter_mut()
@@ -150,6 +159,7 @@ impl Executable {
         let mut operands: Vec<Operand<'_>> = Vec::new();
         let mut results: Vec<Operand<'_>> = Vec::new();
         let mut places: (Vec<Shared<u8>>, Vec<Shared<u8>>) = (Vec::new(), Vec::new());
+        let mut has_written = false;
         for instruction in &plan.instructions {
             let op = match *instruction {
                 Instruction::Exec(op) => op,
@@ -159,13 +169,18 @@ impl Executable {
                 }
             };
             let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(nowhere);
-            let fail = |error| RunError { node, error };
-            if cancel.load(Ordering::Relaxed) {
-                return Err(fail(OpError::new(CANCELLED)));
+            if !has_written && cancel.load(Ordering::Relaxed) {
+                return Err(RunError { node, error: OpError::new(CANCELLED) });
             }
             let Some(action) = self.actions.get(op.0 as usize) else {
-                return Err(fail(OpError::new("internal: the plan runs an op that it does not have")));
+                let error = OpError::new("internal: the plan runs an op that it does not have");
+                return Err(RunError { node, error });
             };
+            let writes = action.written().any(|root| matches!(root, Root::Slot(_)));
+            // A kernel may fail in the middle, the other ops before they write.
+            let is_half = has_written || writes && matches!(action, Action::Node { .. });
+            let fail = |error| RunError { node, error: if is_half { half_written(error) } else { error } };
+            has_written |= writes;
             for &made in plan.schedule_graph.makes(op) {
                 high_water = high_water.max(self.end_of(made));
             }
@@ -207,7 +222,10 @@ impl Executable {
                 }
             }
         }
-        let outputs = self.outputs(&memory, page).map_err(|error| RunError { node: nowhere, error })?;
+        self.outputs(&memory, page, &mut outputs).map_err(|error| RunError {
+            node: nowhere,
+            error: if has_written { half_written(error) } else { error },
+        })?;
         Ok(Run { outputs, high_water_bytes: high_water })
     }
 
@@ -279,14 +297,21 @@ impl Executable {
         }
     }
 
-    fn outputs(&self, memory: &Memory<'_>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {
-        let copy = |access| {
+    /// Copies the outputs into tensors of their types.
+    fn outputs(&self, memory: &Memory<'_>, page: &ScalarPage, outputs: &mut [Tensor]) -> Result<(), OpError> {
+        for (access, output) in self.plan.outputs.iter().zip(outputs) {
             let place = Place::new(&self.plan, access)?;
             // SAFETY: as in `run`; outputs are alive to the end of the step.
-            unsafe { copy_out(&memory.operand(&place), page) }
-        };
-        self.plan.outputs.iter().map(copy).collect()
+            unsafe { copy_into(&memory.operand(&place), output, page) }?;
+        }
+        Ok(())
     }
+}
+
+/// The error of an op that failed after the step began to write.
+fn half_written(error: OpError) -> OpError {
+    let message = format!("{} (the step had already written some parameters)", error.message);
+    OpError { message, ..error }
 }
 
 /// A dense tensor of its own.
@@ -294,12 +319,22 @@ impl Executable {
 /// # Safety
 /// The operand may be read.
 unsafe fn copy_out(from: &Operand<'_>, page: &ScalarPage) -> Result<Tensor, OpError> {
-    let mut tensor = Tensor::zeros(from.ty.clone());
+    let mut tensor = super::zeros(from.ty)?;
+    // SAFETY: as for this function.
+    unsafe { copy_into(from, &mut tensor, page) }?;
+    Ok(tensor)
+}
+
+/// # Safety
+/// The operand may be read.
+unsafe fn copy_into(from: &Operand<'_>, tensor: &mut Tensor, page: &ScalarPage) -> Result<(), OpError> {
+    if tensor.ty() != from.ty {
+        return Err(OpError::new("internal: an output of another type"));
+    }
     let layout = Layout::dense(from.ty.shape());
-    // SAFETY: a new dense tensor of the same type.
+    // SAFETY: a dense tensor of the same type, which is the caller's alone.
     unsafe {
         let to = Operand::new(tensor.bytes_mut().as_mut_ptr(), from.ty, &layout);
-        super::movement::copy(&Call::new(&[*from], &[to], super::NO_WORKSPACE, 0, page))?;
+        super::movement::copy(&Call::new(&[*from], &[to], super::NO_WORKSPACE, 0, page))
     }
-    Ok(tensor)
 }

@@ -22,8 +22,16 @@ pub use call::{Call, Operand, ScalarPage};
 pub use eval::{RunError, eval};
 pub use executable::{Executable, Printer, Run};
 
+use crate::{exec::Tensor, ir::Type, ops::OpError};
+
 /// Any aligned address serves for no bytes.
 const NO_WORKSPACE: *mut u8 = std::ptr::without_provenance_mut(64);
+
+/// A tensor of zeros, or an error where memory is short.
+fn zeros(ty: &Type) -> Result<Tensor, OpError> {
+    Tensor::try_zeros(ty.clone())
+        .ok_or_else(|| OpError::new(format!("cannot allocate {} bytes for {ty}", ty.bytes())))
+}
 
 /// An address that tasks on several threads use at places of their own.
 pub(crate) struct Shared<T>(*mut T);

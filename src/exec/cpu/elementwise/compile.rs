@@ -202,6 +202,9 @@ struct Allocation {
     places: Vec<Option<Place>>,
     /// Registers that are set once, so that their place is never given to another.
     permanent: Vec<bool>,
+    /// Registers that must not stay in their input: outputs are stored one after another, and an
+    /// earlier one may lie over the input that a later one still is.
+    moved: Vec<bool>,
     /// Free places by element size: 1, 4, 8 bytes.
     free: [Vec<usize>; 3],
     end: usize,
@@ -234,13 +237,18 @@ impl Allocation {
                 }
             }
         }
+        let mut moved = vec![false; count];
         for (reg, _) in &source.outputs {
             *last_use.get_mut(*reg as usize).ok_or_else(|| fault("stores a missing register"))? = usize::MAX;
+            if let Some(moved) = moved.get_mut(*reg as usize) {
+                *moved = source.outputs.len() > 1;
+            }
         }
         Ok(Allocation {
             last_use,
             places: vec![None; count],
             permanent: vec![false; count],
+            moved,
             free: Default::default(),
             end: 0,
         })
@@ -290,7 +298,10 @@ impl Allocation {
                     if input.is_splat() {
                         once = true;
                         StepOp::Splat(k)
-                    } else if input.is_dense() && !matches!(dtype, DType::F16 | DType::BF16) {
+                    } else if input.is_dense()
+                        && !matches!(dtype, DType::F16 | DType::BF16)
+                        && self.moved.get(i) == Some(&false)
+                    {
                         if let Some(place) = self.places.get_mut(i) {
                             *place = Some(Place::Input(k));
                         }

@@ -8,6 +8,8 @@
 mod compile;
 mod instr;
 mod load;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 
@@ -136,7 +138,8 @@ impl simd::Kernel1<(usize, usize), ()> for Range<'_> {
             }
             for (output, target) in program.outputs.iter().zip(self.bound.outputs) {
                 // SAFETY: outputs are dense, and hold `elements` elements. Whatever this block
-                // needed of an input below is in registers or was used by now.
+                // needed of an input below is in registers or was used by now: only where there is
+                // one output may it be stored from the input itself (`compile`).
                 unsafe { load::store(output, target.get(), self.bound, self.base, at, len) };
             }
             at += len;

@@ -62,7 +62,7 @@ fn grad_of<T: Real>((call, heads): (&Call<'_>, Heads)) -> Result<(), OpError> {
         // results.
         unsafe {
             row_dots::<T>(g, o, head * queries, delta);
-            let dq = dq.slice(head * queries * depth, queries * depth);
+            let dq = dq.write(head * queries * depth, queries * depth);
             let dq_sums = sums::<T>(dq, dq_sums);
             dq_sums.fill(T::Acc::ZERO);
             let dq_start = dq_sums.as_mut_ptr();
@@ -70,8 +70,8 @@ fn grad_of<T: Real>((call, heads): (&Call<'_>, Heads)) -> Result<(), OpError> {
                 let width = KEYS.min(keys - key);
                 let k = k.tile(head * keys + key, width, k_tile);
                 let v = v.tile(head * keys + key, width, v_tile);
-                let dk = dk.slice((head * keys + key) * depth, width * depth);
-                let dv = dv.slice((head * keys + key) * values, width * values);
+                let dk = dk.write((head * keys + key) * depth, width * depth);
+                let dv = dv.write((head * keys + key) * values, width * values);
                 let dk_sums = sums::<T>(dk, dk_sums);
                 let dv_sums = sums::<T>(dv, dv_sums);
                 dk_sums.fill(T::Acc::ZERO);

@@ -49,7 +49,7 @@ impl<T: Real> Channels<T> {
         }
         // SAFETY: `runs` gives places inside the tensor; the rest is the caller's promise.
         self.runs(channel, start, len, |offset, done, len| unsafe {
-            T::widen_slice(self.start.slice(offset, len), &mut to[done..done + len]);
+            T::widen_slice(self.start.read(offset, len), &mut to[done..done + len]);
         });
     }
 
@@ -68,7 +68,7 @@ impl<T: Real> Channels<T> {
         }
         // SAFETY: as in `load`.
         self.runs(channel, start, from.len(), |offset, done, len| unsafe {
-            T::narrow_slice(&from[done..done + len], self.start.slice(offset, len));
+            T::narrow_slice(&from[done..done + len], self.start.write(offset, len));
         });
     }
 

@@ -103,7 +103,7 @@ fn forward<T: Real>((call, conv): (&Call<'_>, &Conv)) -> Result<(), OpError> {
         for output in 0..outputs {
             let shift = bias.map(|bias| bias[group * outputs + output].widen());
             // SAFETY: this row of the tile is inside the result, and only this unit uses it.
-            let y = unsafe { y.slice(place(output), count) };
+            let y = unsafe { y.write(place(output), count) };
             if T::EXACT {
                 if let Some(shift) = shift {
                     y.iter_mut().for_each(|y| *y = T::narrow(y.widen() + shift));
@@ -141,7 +141,7 @@ fn grad_input<T: Real>((call, conv): (&Call<'_>, &Conv)) -> Result<(), OpError> 
         let g = &g[first * outputs * pixels..(first + 1) * outputs * pixels];
         let weights = Matrix::new(weights.at(group * outputs * terms), terms, 1).at(0, channel * taps);
         // SAFETY: these channels' planes are inside the result, and only this unit uses them.
-        let dx = unsafe { dx.slice((first * inputs + channel) * plane, count * plane) };
+        let dx = unsafe { dx.write((first * inputs + channel) * plane, count * plane) };
         if conv.direct() {
             let to = Matrix::new(dx.as_mut_ptr().cast::<T::Acc>(), plane, 1);
             let g = tile(g, pixels, [outputs, pixels], &mut []);

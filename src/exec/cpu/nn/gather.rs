@@ -42,7 +42,7 @@ fn gather_of<T: Element, I: Index>(call: &Call<'_>) -> Result<(), OpError> {
         for index in range {
             let Some(id) = ids[index].below(rows) else { continue };
             // SAFETY: row `index` of the result is inside it and written by this task only.
-            let to = unsafe { result.slice(index * width, width) };
+            let to = unsafe { result.write(index * width, width) };
             to.copy_from_slice(&table[id * width..(id + 1) * width]);
         }
     });
@@ -124,7 +124,7 @@ fn scatter_of<T: Real, I: Index>(call: &Call<'_>) -> Result<(), OpError> {
                     }
                 }
                 // SAFETY: this part of the result is inside it and written by this task only.
-                T::narrow_slice(total, unsafe { result.slice(row * width + start, len) });
+                T::narrow_slice(total, unsafe { result.write(row * width + start, len) });
             }
         }
     });

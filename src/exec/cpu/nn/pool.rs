@@ -160,7 +160,7 @@ fn max_grad_of<T: Real>((call, pool): (&Call<'_>, &Pool)) -> Result<(), OpError>
         let x = &x[plane * pool.inputs()..(plane + 1) * pool.inputs()];
         let g = &g[plane * pool.outputs()..(plane + 1) * pool.outputs()];
         // SAFETY: planes of the result are disjoint, and each belongs to one unit.
-        let dx = unsafe { dx.slice(plane * pool.inputs(), pool.inputs()) };
+        let dx = unsafe { dx.write(plane * pool.inputs(), pool.inputs()) };
         if T::EXACT {
             dx.fill(T::narrow(T::Acc::ZERO));
         } else {
@@ -223,7 +223,7 @@ fn avg_grad_of<T: Real>((call, pool): (&Call<'_>, &Pool)) -> Result<(), OpError>
         for plane in planes {
             let g = &g[plane * pool.outputs()..(plane + 1) * pool.outputs()];
             // SAFETY: planes of the result are disjoint, and each belongs to one task.
-            let dx = unsafe { dx.slice(plane * pool.inputs(), pool.inputs()) };
+            let dx = unsafe { dx.write(plane * pool.inputs(), pool.inputs()) };
             for row in 0..pool.input.0 {
                 let rows = Pool::covering(row, stride.0, padding.0, kernel.0, pool.output.0);
                 for column in 0..pool.input.1 {
@@ -249,7 +249,7 @@ fn each_plane<T: Real>(result: &mut [T], pool: &Pool, run: impl Fn(usize, &mut [
     for_rows(pool.planes, work, |planes| {
         for plane in planes {
             // SAFETY: planes of the result are disjoint, and each belongs to one task.
-            run(plane, unsafe { result.slice(plane * pool.outputs(), pool.outputs()) });
+            run(plane, unsafe { result.write(plane * pool.outputs(), pool.outputs()) });
         }
     });
 }

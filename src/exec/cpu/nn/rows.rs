@@ -325,9 +325,19 @@ impl<T> Shared<T> {
     }
 
     /// # Safety
-    /// The elements belong to the memory this was made of, and no other thread uses them.
+    /// The elements belong to the memory this was made of and are initialised, and nobody writes them
+    /// while the slice is used.
     #[inline(always)]
-    pub unsafe fn slice<'a>(&self, offset: usize, len: usize) -> &'a mut [T] {
+    pub unsafe fn read<'a>(&self, offset: usize, len: usize) -> &'a [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0.add(offset), len) }
+    }
+
+    /// # Safety
+    /// The elements belong to the memory this was made of, which may be written, and nobody else uses
+    /// them while the slice is used.
+    #[inline(always)]
+    pub unsafe fn write<'a>(&self, offset: usize, len: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(offset), len) }
     }
