@@ -46,12 +46,15 @@ impl Evaluator {
         let mut fits = true;
         for ensure in &compiled.ensures {
             if ensure.every_schedule {
-                self.report(Diagnostic::new(
-                    Severity::Note,
-                    codes::NOT_CHECKED_YET,
-                    ensure.span,
-                    "`in every schedule` is not checked yet; the peak of the chosen schedule is",
-                ));
+                self.report(
+                    Diagnostic::new(
+                        Severity::Note,
+                        codes::NOT_CHECKED_YET,
+                        ensure.span,
+                        "`in every schedule` is not checked yet: only the planned order was checked",
+                    )
+                    .label("another legal order may need more"),
+                );
             }
             if peak > ensure.limit {
                 fits = false;
