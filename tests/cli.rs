@@ -607,3 +607,26 @@ fn asking_for_a_type_changes_nothing() {
         ran.err
     );
 }
+
+#[test]
+fn slips_of_the_command_line() {
+    let folder = Folder::new("slips");
+    folder.file("a.tg", "step s(x: f32[B, 4]) { return sum(x) }\ns(ones([64, 4]))\ns(ones([16, 4]))\n");
+    let ran = folder.tg(&["a.tg"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.ends_with("help: did you mean `tg run a.tg`?\n"), "{}", ran.err);
+    assert_eq!(folder.tg(&["explain", "340"]).out, tg::report::explain::page("TG0340").unwrap());
+    let plan = folder.tg(&["plan", "a.tg"]);
+    let titles: Vec<&str> = plan.out.lines().filter(|l| l.starts_with("step ")).collect();
+    assert_eq!(
+        titles,
+        [
+            "step s (B = 64): peak 1.2 KiB, lower bound 1.2 KiB (gap 0.00 %)",
+            "step s (B = 16): peak 512 B, lower bound 512 B (gap 0.00 %)"
+        ]
+    );
+    let session = folder.tg_with_input(&[], "exit\nhelp\nquit()\nlet quit = 3\nquit\n");
+    assert_eq!((session.code, session.out.as_str()), (Some(1), "3\n"));
+    let lines: Vec<&str> = session.err.lines().filter(|l| l.starts_with("help")).collect();
+    assert_eq!(lines, ["help: write `:quit`", "help: write `:help`", "help: write `:quit`"]);
+}

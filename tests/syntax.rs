@@ -613,3 +613,45 @@ fn bytes_without_sense_are_reported() {
         }
     }
 }
+
+#[test]
+fn habits_get_a_tip() {
+    for (text, message, help) in [
+        (
+            "fn forward(self, x) = x",
+            "TG0111: functions of a model have no `self`",
+            "leave it out: the fields of a model are used by their bare names",
+        ),
+        ("let x = 3 // the value", "TG0111: `//` starts no comment", "comments start with `#`"),
+        (
+            "let s = f\"x {1}\"",
+            "TG0101: unexpected `\"x {1}\"`",
+            "every string takes values in braces: write `\"…{x}…\"` without the `f`",
+        ),
+        (
+            "model M() {\n  param v = ones()\n}",
+            "TG0101: unexpected `=`",
+            "a type comes first: write `param v: f32[3] = …`",
+        ),
+        ("fn f(x)\n{\n  x\n}", "TG0101: unexpected end of the line", "the `{` stands on the same line"),
+        ("if a\n{\n  x\n}", "TG0101: unexpected end of the line", "the `{` stands on the same line"),
+        (
+            "step t() {\n  minimize c over net\n}",
+            "TG0101: unexpected end of the line",
+            "say with which optimizer: `minimize loss over net with optim.sgd(lr: 0.1)`",
+        ),
+        (
+            "let y = checkpoint(net(x))\nlet z = 1",
+            "TG0101: unexpected end of the line",
+            "write `checkpoint < net(x) >`",
+        ),
+    ] {
+        let (_, diagnostics) = syntax::parse(FileId(0), text);
+        let first = diagnostics.first().unwrap();
+        assert_eq!(format!("{}: {}", first.code.0, first.message), message, "{text}");
+        assert_eq!(first.help, [help], "{text}");
+    }
+    let (_, diagnostics) = syntax::parse(FileId(0), "f(kernel=3)");
+    assert!(diagnostics[0].help.is_empty());
+    assert_eq!(diagnostics[0].fixes[0].title, "write `kernel: …`");
+}

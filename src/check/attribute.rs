@@ -62,10 +62,16 @@ impl Evaluator {
                     _ => format!("{kind} has no field `{name}`"),
                 };
                 let mut diagnostic = Diagnostic::error(codes::UNKNOWN_FIELD, field.span, message);
-                if let Some(close) = closest(name, known.iter().map(String::as_str)) {
-                    diagnostic.help.push(format!("did you mean `{close}`?"));
-                } else if let Some(tip) = foreign_field(name) {
+                // The fields of records and trees are names of the program, which no habit explains.
+                let is_own = matches!(base, Value::Record(_) | Value::Tree(_));
+                let dotted =
+                    known.iter().find(|k| is_own && k.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
+                if let Some(dotted) = dotted {
+                    diagnostic.help.push(format!("a name with a dot is an index: `[\"{dotted}\"]`"));
+                } else if let Some(tip) = foreign_field(name).filter(|_| !is_own) {
                     diagnostic.help.push(tip.into());
+                } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
+                    diagnostic.help.push(format!("did you mean `{close}`?"));
                 } else if base.is_tensor() && super::tensor::find(name).is_some() {
                     diagnostic.help.push(format!("`{name}` is a function: write `{name}(x)`"));
                 } else if !known.is_empty() && known.len() <= 12 {

@@ -13,7 +13,7 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     source::Span,
-    syntax::ast::{Arg, ExprId},
+    syntax::ast::{Arg, ExprId, ExprKind},
 };
 
 impl Evaluator {
@@ -21,7 +21,16 @@ impl Evaluator {
         let function = self.expr(cx, callee);
         // Arguments are looked at even where the callee is unknown: both may be wrong.
         let args = self.args(cx, args);
-        self.call_value(&function?, args?, span)
+        let (function, args) = (function?, args?);
+        if let (Value::Int(_), ExprKind::Field(_, field)) = (&function, &cx.ast.expr(callee).kind)
+            && &*field.name == "size"
+        {
+            return Err(self.report(
+                Diagnostic::error(codes::NOT_CALLABLE, span, "`size` is a number, and cannot be called")
+                    .help("`x.shape[0]` is the size of an axis, `x.size` the number of elements"),
+            ));
+        }
+        self.call_value(&function, args, span)
     }
 
     pub(super) fn call_value(&mut self, callee: &Value, args: Args, span: Span) -> Eval {
@@ -100,6 +109,12 @@ impl Evaluator {
     ) -> Eval {
         if let Some((first, _)) = args.positional.first() {
             if let Value::Tree(tree) = first {
+                if function.name == "clip" && args.positional.len() + args.named.len() == 2 {
+                    return Err(self.report(
+                        Diagnostic::error(codes::ARGUMENTS, span, "`clip` needs `high`")
+                            .help("write `optim.clip(g, 1.0)` to limit the norm of gradients"),
+                    ));
+                }
                 let tree = Arc::clone(tree);
                 return self.tree_function(function, &tree, args, span);
             }
@@ -115,6 +130,28 @@ impl Evaluator {
                 return self.zero_tree(&root, span);
             }
         }
+        // `zeros(2, 3)`: sizes one by one, where the shape is one argument.
+        let sizes: Option<Vec<String>> = args
+            .positional
+            .iter()
+            .map(|(value, _)| match value {
+                Value::Int(size) => Some(size.to_string()),
+                _ => None,
+            })
+            .collect();
+        if let (Some(sizes), "zeros" | "ones") = (sizes, function.name)
+            && sizes.len() >= 2
+        {
+            let name = function.name;
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::ARGUMENTS,
+                    span,
+                    format!("`{name}` takes one shape, got {} numbers", sizes.len()),
+                )
+                .help(format!("sizes are one list: `{name}([{}])`", sizes.join(", "))),
+            ));
+        }
         let declared = self.declared.clone();
         if declared.is_some() && function.name == "full" && args.positional.len() == 1 {
             // `full(v)` for a declared parameter: the shape is that of the declaration.
@@ -127,11 +164,7 @@ impl Evaluator {
         let names: Vec<ParamName<'_>> = function
             .params
             .iter()
-            .map(|p| ParamName {
-                name: p.name,
-                required: p.default.is_none() && p.kind != Kind::OptionalTensor,
-                span: None,
-            })
+            .map(|p| ParamName { name: p.name, required: p.default.is_none(), span: None })
             .collect();
         let bound = self.bind_args(function.name, &names, args, span)?;
         self.scripted(span, |ev| {
@@ -289,6 +322,9 @@ impl Evaluator {
         match (param.kind, value) {
             (Kind::Tensor, Value::List(_)) => {
                 diagnostic.help.push("make a tensor of it with `tensor([…])` or `stack([…])`".into());
+            }
+            (Kind::Tensor | Kind::OptionalTensor, Value::Unit) => {
+                diagnostic.help.push(super::operator::NOTHING.into());
             }
             (Kind::Tensor, Value::Model(_) | Value::Function(_)) => {
                 diagnostic.help.push("call it, and pass the result".into());

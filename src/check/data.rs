@@ -28,7 +28,7 @@ pub(super) fn native(name: &str) -> Option<&'static [Builtin]> {
 }
 
 pub(super) static DATA: &[Builtin] = builtins! {
-    "load", "data.load(\"x.safetensors\")", "A tensor from `.npy`, a record of tensors from `.safetensors`.", load;
+    "load", "data.load(\"x.safetensors\")", "A tensor from `.npy`, a record of tensors from `.safetensors`: `d.images`, `d[\"net.w\"]`.", load;
     "text", "data.text(\"x.txt\")", "The content of a text file.", |ev, args, span| {
         let [file] = ev.take_args("data.text", ["file"], args, span)?;
         let Some(path) = ev.known_text(&file.0, "a file", file.1)? else { return Ok(Value::Unknown(Unknown::Str)) };

@@ -122,18 +122,21 @@ fn holds(outer: Span, inner: Span) -> bool {
 
 /// The candidate that a misspelt word most likely stands for.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // One slip in three letters is still recognisable, more is a guess.
+    // One slip in three letters is still recognisable, more is a guess; in a short word two slips
+    // make another word.
     let limit = match word.chars().count() {
-        0..=2 => 1,
-        3..=5 => 2,
+        0..=5 => 1,
         n => n / 3,
     };
     candidates
         .into_iter()
         .filter(|c| *c != word)
-        .map(|c| (edit_distance(word, c), c.chars().next() != word.chars().next(), c))
+        .map(|c| {
+            let distance = if c.eq_ignore_ascii_case(word) { 0 } else { edit_distance(word, c) };
+            (distance, c.chars().next() != word.chars().next(), c)
+        })
         .filter(|(distance, _, c)| {
-            *distance <= limit && *distance < c.chars().count().max(word.chars().count())
+            *distance <= limit && (*distance == 0 || c.chars().count().min(word.chars().count()) >= 2)
         })
         .min()
         .map(|(_, _, c)| c)
@@ -182,6 +185,20 @@ pub fn foreign_word(name: &str) -> Option<&'static str> {
         "view" => "write `reshape(x, shape)`",
         "permute" => "write `transpose(x, axes)`",
         "amax" => "write `max(x, axis: …)`",
+        "linspace" => "write `low + arange(n) * ((high - low) / (n - 1))`",
+        "cumsum" => "write `x @ f32(unsqueeze(arange(n), 1) <= arange(n))` for the last axis of size n",
+        "tril" => "write `where(unsqueeze(arange(n), 1) >= arange(n), x, 0.0)`",
+        "triu" => "write `where(unsqueeze(arange(n), 1) <= arange(n), x, 0.0)`",
+        "bmm" => "write `a @ b`: leading axes are a batch",
+        "sort" | "argsort" | "sorted" | "topk" => "nothing sorts yet: `max` and `argmax` find the largest",
+        "detach" => "write `stop_grad(x)`",
+        "masked_fill" => "write `where(mask, value, x)`",
+        "randint" => "write `i32(floor(uniform(shape, low: a, high: b)))`",
+        "randperm" | "shuffle" => {
+            "`data.batches(x, y, size: 32, shuffle: seed)` goes through rows in random order"
+        }
+        "manual_seed" => "the seed of all random numbers is given with `--seed`",
+        "clip_grad_norm_" | "clip_grad_norm" => "write `optim.clip(g, 1.0)`",
         "einsum" => "write it with `@`, `transpose` and `sum`",
         _ => return crate::syntax::word_tip(name),
     })
@@ -207,6 +224,28 @@ pub fn foreign_field(name: &str) -> Option<&'static str> {
         }
         "format" => "write the values into the text: `\"{x:.3}\"`",
         "numpy" => "tensors of the script are in host memory already",
+        "ReLU" | "GELU" | "SiLU" | "Sigmoid" | "Tanh" | "Softmax" => {
+            "activations are functions, not layers: write `relu(x)`, `gelu(x)`, `silu(x)`, `sigmoid(x)`, `tanh(x)` or `softmax(x)`"
+        }
+        "CrossEntropyLoss" => "write `use loss` and `loss.cross_entropy(logits, labels)`",
+        "MSELoss" => "write `use loss` and `loss.mse(prediction, target)`",
+        "ModuleList" => "a list will do: `let layers = [nn.Linear(d, d) for i in 0..n]`",
+        "Sequential" => "write a model whose `forward` applies its layers in turn",
+        "StepLR" | "CosineAnnealingLR" | "LambdaLR" => {
+            "a learning rate may follow the update count: `lr: optim.step_decay(0.1, 1000)` or `lr: optim.cosine(0.1, 1000)`"
+        }
+        "clip_grad_norm_" => "write `optim.clip(g, 1.0)`",
+        "step" => "write `minimize loss over net with opt`, or `update net with opt, grads`, in a step",
+        "DataLoader" => "write `for x, y in data.batches(x, y, size: 32, shuffle: seed) { … }`",
+        "to" => "casts are calls, `bf16(x)`; the device is chosen with `--device`",
+        "float" => "write `f32(x)`",
+        "half" => "write `f16(x)`",
+        "double" => "write `f64(x)`",
+        "long" => "write `i64(x)`",
+        "int" => "write `i32(x)`",
+        "numel" => "write `x.size`",
+        "ndim" | "dim" => "write `x.rank`",
+        "masked_fill" => "write `where(mask, value, x)`",
         "weight" => "the field is `w`",
         "bias" => "the field is `b`",
         _ => return None,
@@ -222,6 +261,9 @@ mod tests {
         assert_eq!(closest("softmx", ["softmax", "log_softmax", "sum"]), Some("softmax"));
         assert_eq!(closest("lenght", ["length", "len"]), Some("length"));
         assert_eq!(closest("a", ["b"]), None);
+        assert_eq!(closest("tril", ["ceil"]), None);
+        assert_eq!(closest("bmm", ["b", "sum"]), None);
+        assert_eq!(closest("SGD", ["sgd", "adam"]), Some("sgd"));
         assert_eq!(closest("completely", ["different"]), None);
     }
 

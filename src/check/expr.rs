@@ -317,7 +317,13 @@ impl Evaluator {
                     dtype.span,
                     format!("`in` takes a floating-point dtype, got `{}`", dtype.name),
                 )
-                .help("one of `f32`, `bf16`, `f16`, `f64`"),
+                .help(match cx.scope.lookup(&dtype.name) {
+                    Some(_) => format!(
+                        "`e in bf16` gives e a dtype; whether a list has an item says `len([i for i in {} if i == x]) > 0`",
+                        dtype.name
+                    ),
+                    None => "one of `f32`, `bf16`, `f16`, `f64`".to_owned(),
+                }),
             ));
         };
         let outer = self.param_dtype.replace(parsed);

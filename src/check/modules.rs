@@ -98,7 +98,9 @@ impl Evaluator {
                 let mut diagnostic = Diagnostic::error(codes::UNKNOWN_MODULE, name.span, message).note(
                     format!("there is no `{}`, and the library has no module of that name", path.display()),
                 );
-                if let Some(close) = closest(&name.name, LIBRARY.iter().map(|(n, _)| *n)) {
+                if let Some(tip) = syntax::module_tip(&name.name) {
+                    diagnostic.help.push(tip.into());
+                } else if let Some(close) = closest(&name.name, LIBRARY.iter().map(|(n, _)| *n)) {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
                 }
                 self.modules.insert(Name::clone(&name.name), ModuleState::Failed);

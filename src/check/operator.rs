@@ -175,12 +175,17 @@ impl Evaluator {
             (BinaryOp::Add, Value::Str(_), _) | (BinaryOp::Add, _, Value::Str(_)) => {
                 diagnostic.help.push("write values into the text: `\"loss {loss}\"`".into());
             }
+            (_, Value::Unit, _) | (_, _, Value::Unit) => diagnostic.help.push(NOTHING.into()),
             (BinaryOp::Add, Value::List(_), _) => diagnostic.help.push("add one item with `xs + [x]`".into()),
             _ => {}
         }
         self.report(diagnostic)
     }
 }
+
+/// What to do about a value that is nothing.
+pub(super) const NOTHING: &str =
+    "a body whose last line is a statement gives nothing: end it with an expression, or `return` one";
 
 /// A number, and whether it is known.
 pub(super) fn number(value: &Value) -> Option<(Number, bool)> {

@@ -47,6 +47,11 @@ impl Evaluator {
                     "return the value and use it in the script; `debug(x)` shows one while the step runs",
                 ),
             )),
+            // The function's body is a graph that is yet to run: there is nothing to write or to fill.
+            Some(_) if matches!(what, "save" | "load") => Err(self.report(
+                Diagnostic::error(codes::NOT_IN_GRAPH, span, format!("`{what}` in a function"))
+                    .help(format!("write `{what}` at the top level of the script")),
+            )),
             _ => Ok(()),
         }
     }

@@ -47,12 +47,15 @@ impl Evaluator {
         let mut fits = true;
         for ensure in &compiled.ensures {
             if ensure.every_schedule {
-                self.report(Diagnostic::new(
-                    Severity::Note,
-                    codes::NOT_CHECKED_YET,
-                    ensure.span,
-                    "`in every schedule` is not checked yet; the peak of the chosen schedule is",
-                ));
+                self.report(
+                    Diagnostic::new(
+                        Severity::Note,
+                        codes::NOT_CHECKED_YET,
+                        ensure.span,
+                        "`in every schedule` is not checked yet: only the planned order was checked",
+                    )
+                    .label("another legal order may need more"),
+                );
             }
             if peak > ensure.limit {
                 fits = false;
@@ -280,5 +283,12 @@ fn open_dimension(cx: &Cx, ty: &TypeExpr) -> Option<Option<Name>> {
 
 pub(super) fn mebibytes(bytes: u64) -> String {
     let size = bytes as f64 / (1u64 << 20) as f64;
+    // Sizes that no machine has are easier to read in larger units.
+    for (unit, power) in [("EiB", 40), ("PiB", 30), ("TiB", 20)] {
+        let large = size / (1u64 << power) as f64;
+        if large >= 1.0 {
+            return format!("{large:.1} {unit}");
+        }
+    }
     if size >= 0.05 { format!("{size:.1} MiB") } else { format!("{bytes} bytes") }
 }

@@ -16,9 +16,12 @@ mod plan;
 pub(crate) mod run;
 pub(crate) mod source;
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
-use clap::Parser;
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use args::{Cli, Command};
 use output::Output;
@@ -44,6 +47,15 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The file in `tg FILE`, where a command is missing.
+fn program_without_command(error: &clap::Error) -> Option<String> {
+    let word = match (error.kind(), error.get(ContextKind::InvalidSubcommand)) {
+        (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) => word,
+        _ => return None,
+    };
+    word.ends_with(".tg").then(|| word.clone())
+}
+
 /// Runs the command that the process was started as.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -52,6 +64,10 @@ pub fn main() -> ExitCode {
         // closed.
         Err(error) => {
             let _ = error.print();
+            if let Some(file) = program_without_command(&error) {
+                let file = crate::report::visible::line(&file, 80);
+                let _ = writeln!(std::io::stderr(), "\nhelp: did you mean `tg run {file}`?");
+            }
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };

@@ -87,7 +87,15 @@ fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
     let all: Vec<String> = plans
         .iter()
         .map(|plan| {
-            let report = report::plan::report(plan, &checked.sources);
+            let mut report = report::plan::report(plan, &checked.sources);
+            // A step that is planned for several sizes says which.
+            if plans.iter().filter(|p| p.name == plan.name).count() > 1 {
+                let dims: Vec<String> =
+                    dims(plan, checked).iter().map(|(name, size)| format!("{name} = {size}")).collect();
+                if !dims.is_empty() {
+                    report.name = format!("{} ({})", plan.name, dims.join(", ")).into();
+                }
+            }
             report::plan::render(&report, Some(FileId(0)), &checked.sources, output.out_style)
         })
         .collect();

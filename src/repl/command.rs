@@ -71,6 +71,15 @@ pub fn parse(line: &str) -> Result<Command, String> {
     }
 }
 
+/// What somebody who wants to leave, or is lost, writes first. `exit` is `:quit` here.
+pub fn without_colon(line: &str) -> Option<&'static str> {
+    match line.trim().trim_end_matches("()") {
+        "quit" | "exit" => Some("quit"),
+        "help" => Some("help"),
+        _ => None,
+    }
+}
+
 /// A command by its name, or by any beginning that only one has (`:q`, `:exp`).
 fn expand(name: &str) -> Result<&'static str, String> {
     let matching: Vec<&'static str> =

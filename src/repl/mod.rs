@@ -106,6 +106,12 @@ impl Repl {
     }
 
     fn answer(&mut self, text: &str, output: &mut Output) -> Next {
+        if let Some(word) = command::without_colon(text)
+            && self.session.type_of(word).is_err()
+        {
+            output.err(&format!("error: commands start with a colon\nhelp: write `:{word}`\n"));
+            return Next::GoOn(Exit::Errors);
+        }
         if !text.trim_start().starts_with(':') {
             return Next::GoOn(self.eval(text, output));
         }

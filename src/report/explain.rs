@@ -24,8 +24,11 @@ pages! {
     "TG0901"
 }
 
-/// The page of a code, in any case: `tg0201` will do.
+/// The page of a code, in any case: `tg0201` will do, and so will `201`.
 pub fn page(code: &str) -> Option<&'static str> {
+    let is_number = !code.is_empty() && code.len() <= 4 && code.bytes().all(|b| b.is_ascii_digit());
+    let padded = if is_number { format!("TG{code:0>4}") } else { code.to_owned() };
+    let code = padded.as_str();
     PAGES.iter().find(|(c, _)| c.eq_ignore_ascii_case(code)).map(|(_, text)| *text)
 }
 
@@ -78,7 +81,10 @@ mod tests {
     fn finds_pages_and_suggests_others() {
         assert_eq!(title(page("tg0201").unwrap()), "a name that nothing in scope defines");
         assert!(page("TG9999").is_none());
-        assert_eq!(similar("201").first(), Some(&"TG0201"));
+        assert_eq!(page("340"), page("TG0340"));
+        assert_eq!(page("0340"), page("TG0340"));
+        assert!(page("").is_none());
+        assert_eq!(similar("TG201").first(), Some(&"TG0201"));
         assert_eq!(similar("TG020l").first(), Some(&"TG0201"));
         assert!(similar("nonsense words").is_empty());
     }

@@ -213,8 +213,7 @@ impl<'s> Builder<'s> {
         let edit = Edit { span: self.span(name.span.end, end), text: ":".into() };
         self.report(
             Diagnostic::error(codes::FOREIGN, span, "named arguments are written with `:`")
-                .help(format!("write `{}: …`", name.name))
-                .fix("write `:`", vec![edit]),
+                .fix(format!("write `{}: …`", name.name), vec![edit]),
         );
         Arg { name: Some(name), value }
     }
@@ -299,7 +298,7 @@ impl<'s> Builder<'s> {
     }
 
     pub(crate) fn function(
-        &self,
+        &mut self,
         name: Ident,
         params: Vec<ParamDecl>,
         result: Option<TypeExpr>,
@@ -307,6 +306,12 @@ impl<'s> Builder<'s> {
         start: u32,
         end: u32,
     ) -> Arc<FnDecl> {
+        if let Some(first) = params.first().filter(|p| &*p.name.name == "self") {
+            let error =
+                Diagnostic::error(codes::FOREIGN, first.name.span, "functions of a model have no `self`")
+                    .help("leave it out: the fields of a model are used by their bare names");
+            self.report(error);
+        }
         let (docs, span) = (self.docs_at(start), self.span(start, end));
         Arc::new(FnDecl { name, params, result, body, docs, span })
     }

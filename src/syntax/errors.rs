@@ -61,8 +61,9 @@ impl<'s> Context<'s, '_> {
             return None;
         }
         let what = self.found(found);
-        if let Some(tip) = self.tip(found, before, index) {
+        if let Some(tip) = self.tip(found, before, index, expected) {
             let message = match &tip.word {
+                Some(word) if word == "//" => "`//` starts no comment".to_owned(),
                 Some(word) => format!("`{word}` is not a word of this language"),
                 None => format!("unexpected {}", what.trim_start_matches("the ")),
             };
@@ -179,7 +180,21 @@ impl<'s> Context<'s, '_> {
     }
 
     /// Looks for the habits of other languages around an error.
-    fn tip(&self, found: Option<Spanned<'s>>, before: Option<Spanned<'s>>, index: usize) -> Option<Tip> {
+    fn tip(
+        &self,
+        found: Option<Spanned<'s>>,
+        before: Option<Spanned<'s>>,
+        index: usize,
+        expected: &[String],
+    ) -> Option<Tip> {
+        // `3 // the value`
+        if found.is_some_and(|t| matches!(t.1, Token::Name(_)))
+            && before.is_some_and(|t| matches!(t.1, Token::Name(_)))
+            && let Some((start, end)) = self.slashes(index)
+        {
+            let span = Some(Span { file: self.file, start, end });
+            return Some(Tip { word: Some("//".to_owned()), span, text: "comments start with `#`".into() });
+        }
         // The word before an unexpected one: `def f`, `while x`, `elif y`.
         let words = [before, found.filter(|_| !before.is_some_and(|b| matches!(b.1, Token::Name(_))))];
         for (start, token, end) in words.into_iter().flatten() {
@@ -187,13 +202,38 @@ impl<'s> Context<'s, '_> {
                 && let Some(text) = foreign::word_tip(word)
             {
                 let span = Some(Span { file: self.file, start, end });
-                return Some(Tip { word: Some(word.to_owned()), span, text });
+                return Some(Tip { word: Some(word.to_owned()), span, text: text.into() });
             }
         }
         let token = found.map_or(Token::Separator, |t| t.1);
         let first = self.first_of_statement(index);
-        let plain = |text| Some(Tip { word: None, span: None, text });
+        let plain = |text: &str| Some(Tip { word: None, span: None, text: text.into() });
+        let wants = |name: &str| expected.iter().any(|e| e.trim_matches('"') == name);
+        let at = |back: usize| index.checked_sub(back).and_then(|i| self.laid.tokens.get(i)).map(|t| t.1);
         match token {
+            Token::Str(_) if matches!(before, Some((_, Token::Name("f"), end)) if found.is_some_and(|t| t.0 == end)) => {
+                plain("every string takes values in braces: write `\"…{x}…\"` without the `f`")
+            }
+            Token::Equal if matches!(at(2), Some(Token::Param | Token::Frozen | Token::State)) => {
+                let name = match before {
+                    Some((_, Token::Name(name), _)) => name,
+                    _ => "w",
+                };
+                let word = if at(2) == Some(Token::State) { "state" } else { "param" };
+                plain(&format!("a type comes first: write `{word} {name}: f32[3] = …`"))
+            }
+            Token::Separator
+                if wants("{") && self.laid.tokens.get(index + 1).is_some_and(|t| t.1 == Token::OpenBrace) =>
+            {
+                plain("the `{` stands on the same line")
+            }
+            _ if wants("with") && self.starts_with(index, Token::Minimize) => {
+                plain("say with which optimizer: `minimize loss over net with optim.sgd(lr: 0.1)`")
+            }
+            _ if wants("region <") && before.is_some_and(|b| b.1 == Token::CloseParen) => {
+                let call = self.parenthesised(index).unwrap_or_else(|| "…".to_owned());
+                plain(&format!("write `checkpoint < {call} >`"))
+            }
             Token::Equal if matches!(first, Some(Token::If)) => plain("`=` assigns; `==` compares"),
             Token::Equal if !matches!(self.enclosing(index), None | Some((_, Bracket::Brace))) => {
                 plain("`==` compares; named arguments are written `name: value`")
@@ -229,14 +269,45 @@ impl<'s> Context<'s, '_> {
         }
     }
 
+    /// The `//` before a token, in its statement.
+    fn slashes(&self, index: usize) -> Option<(u32, u32)> {
+        let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index)?;
+        let line = tokens.iter().rev().take_while(|t| t.1 != Token::Separator);
+        line.filter(|t| t.1 == Token::SlashSlash).last().map(|t| (t.0, t.2))
+    }
+
+    /// Whether the statement around a token starts with a keyword.
+    fn starts_with(&self, index: usize, keyword: Token<'s>) -> bool {
+        let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index).unwrap_or_default();
+        let mut line =
+            tokens.iter().rev().take_while(|t| !matches!(t.1, Token::Separator | Token::OpenBrace));
+        line.any(|t| t.1 == keyword)
+    }
+
+    /// The text in the parentheses that end before a token.
+    fn parenthesised(&self, index: usize) -> Option<String> {
+        let close = index.checked_sub(1)?;
+        let mut depth = 0usize;
+        for at in (close.saturating_sub(FARTHEST)..=close).rev() {
+            match self.laid.tokens.get(at)?.1 {
+                Token::CloseParen => depth += 1,
+                Token::OpenParen => depth = depth.checked_sub(1)?,
+                _ => {}
+            }
+            if depth == 0 {
+                let (start, end) = (self.laid.tokens.get(at)?.2, self.laid.tokens.get(close)?.0);
+                return Some(crop(self.text.get(start as usize..end as usize)?.trim()));
+            }
+        }
+        None
+    }
+
     fn starts_with_point(&self, found: Option<Spanned<'s>>) -> bool {
         let after = found.and_then(|t| self.text.get(t.2 as usize..));
         after.and_then(|t| t.chars().next()).is_some_and(|c| c.is_ascii_digit())
     }
 
     fn first_of_statement(&self, index: usize) -> Option<Token<'s>> {
-        /// Statements are short; a long one gets no tip.
-        const FARTHEST: usize = 200;
         let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index)?;
         let start = tokens
             .iter()
@@ -256,11 +327,14 @@ pub(crate) fn line_of(lines: &[u32], offset: u32) -> usize {
     lines.partition_point(|&start| start <= offset).max(1)
 }
 
+/// Statements are short; a long one gets no tip.
+const FARTHEST: usize = 200;
+
 struct Tip {
     /// A word that the language does not have.
     word: Option<String>,
     span: Option<Span>,
-    text: &'static str,
+    text: String,
 }
 
 fn starts_expression(name: &str) -> bool {

@@ -11,11 +11,10 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
         "class" | "struct" | "module" => "models are written `model Name(options) { … }`",
         "elif" | "elseif" | "elsif" => "write `else if`",
         "while" | "loop" => "loops are written `for i in 0..n { … }`",
+        "break" | "continue" => "a loop goes through all of its items: put the rest of its body under `if`",
         "import" | "from" | "include" | "require" => "modules are bound by `use nn`",
         "var" | "val" | "mut" | "auto" => "names are bound by `let x = …`, and rebound by `x = …`",
-        "None" | "null" | "nil" | "undefined" => {
-            "there is no null value: leave the argument out, or use `if`"
-        }
+        "None" | "null" | "nil" => "there is no null value: leave the argument out, or use `if`",
         "True" => "write `true`",
         "False" => "write `false`",
         "self" | "this" => "the fields of a model are used by their bare names",
@@ -37,7 +36,18 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
         "register_buffer" => "write `state x: f32[n] = zeros()` in a model",
         "__init__" => "a model's options stand after its name: `model Net(width: int) { … }`",
         "range_" | "xrange" => "write `0..n`",
+        "F" => "tensor functions have no prefix: write `relu(x)`",
         "torch" | "np" | "numpy" | "jnp" | "jax" | "tf" => "tensor functions have no prefix: `zeros([2, 3])`",
+        _ => return None,
+    })
+}
+
+/// What to write instead of `use` of a Python library.
+pub fn module_tip(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "torch" | "np" | "numpy" | "jnp" | "jax" | "flax" | "optax" | "tf" | "tensorflow" | "keras" => {
+            "tensor functions need no module; layers are in `nn`, losses in `loss`, optimizers in `optim`"
+        }
         _ => return None,
     })
 }

@@ -31,7 +31,11 @@ use crate::{
     source::{FileId, Span},
 };
 
-pub use self::{children::Child, foreign::word_tip, print::s_expression};
+pub use self::{
+    children::Child,
+    foreign::{module_tip, word_tip},
+    print::s_expression,
+};
 
 lalrpop_mod!(
     #[allow(clippy::all, clippy::pedantic, unused, missing_docs)]

@@ -117,7 +117,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         &[
             Param::new("x", Kind::Tensor),
             Param::with("low", Kind::OptionalTensor, Default::None),
-            Param::with("high", Kind::OptionalTensor, Default::None)
+            Param::new("high", Kind::OptionalTensor)
         ],
         "x, but at least `low` and at most `high`, broadcast. NaN stays NaN; the gradient is 1 on the bounds and 0 outside.",
         clip
