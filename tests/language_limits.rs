@@ -38,3 +38,25 @@ fn partial_batches_can_be_kept() {
     let text = "let n = 0\nfor x in data.batches(ones([5, 2]), size: 3, partial: keep) { n += x.shape[0] }\nprint(n)";
     assert_eq!(run(text), "5");
 }
+
+/// What rests on a number from a tensor is judged by the run, which knows it.
+#[test]
+fn numbers_from_tensors_do_not_stop_a_run() {
+    let text = "let labels = tensor([0, 2, 1, 2])
+let classes = int(max(labels)) + 1
+step s(x: f32[4, 3]) { return sum(x) }
+print(s(one_hot(labels, classes)))
+let n = int(sum(labels))
+print(reshape(ones([5]), [n]).shape, zeros([n - 3]).shape)";
+    assert_eq!(run(text), "4.0\n[5] [2]");
+    has(text, "warning", "TG0220");
+}
+
+#[test]
+fn errors_in_branches_that_may_run_are_warnings() {
+    let text = "step s(x: f32[2]) { return sum(x) }
+let c = s(ones([2]))
+if c > 5.0 { load(\"missing.safetensors\") }
+print(\"ok\")";
+    assert_eq!(run(text), "ok");
+}

@@ -30,6 +30,7 @@ impl Evaluator {
     /// Adds a diagnostic. A message in library code points at the user's line that led there.
     pub(super) fn report(&mut self, mut diagnostic: Diagnostic) -> Halt {
         self.place(&mut diagnostic);
+        self.doubt(&mut diagnostic);
         // More than anybody reads; what is left out is still an error.
         let is_full = self.diagnostics.len() >= crate::syntax::MAX_ERRORS && self.error_count() > 0;
         let seen = is_full
@@ -42,6 +43,35 @@ impl Evaluator {
             self.diagnostics.push(diagnostic);
         }
         Halt::Reported
+    }
+
+    /// What rests on a number or a branch that only a run decides is a warning in mode Check: the run
+    /// judges it with the real number.
+    fn doubt(&self, diagnostic: &mut Diagnostic) {
+        const RUN_DECIDES: [Code; 11] = [
+            codes::BAD_INDEX,
+            codes::NUMBER_RANGE,
+            codes::UNPACK,
+            codes::SHAPE_MISMATCH,
+            codes::TENSOR_OP,
+            codes::TOO_DEEP,
+            codes::LIMIT,
+            codes::ASSERTION,
+            codes::FILE,
+            codes::FILE_CONTENT,
+            codes::RAISED,
+        ];
+        let why = if self.is_doubtful() {
+            "in a branch that may run: its condition is known only when the program runs"
+        } else if self.is_check() && self.guessed {
+            "a number that is known only when the program runs was assumed"
+        } else {
+            return;
+        };
+        if diagnostic.is_error() && RUN_DECIDES.contains(&diagnostic.code) {
+            diagnostic.severity = Severity::Warning;
+            diagnostic.notes.push(why.into());
+        }
     }
 
     pub(super) fn error(&mut self, code: Code, span: Span, message: impl Into<String>) -> Halt {

@@ -161,7 +161,10 @@ impl Evaluator {
             Value::Range(range) => {
                 Ok(Value::Unknown(Unknown::Int(i64::try_from(range.len()).unwrap_or(i64::MAX))))
             }
-            Value::Unknown(_) | Value::Stream(_) => Ok(Value::Unknown(Unknown::Int(1))),
+            Value::Unknown(_) | Value::Stream(_) => {
+                self.guessed = true;
+                Ok(Value::Unknown(Unknown::Int(1)))
+            }
             other => {
                 let kind = other.kind();
                 Err(self.error(codes::TYPE_MISMATCH, span, format!("{kind} has no length")))
@@ -262,7 +265,10 @@ fn int(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
         _ => {}
     }
     match ev.number_of(&x.0, "int", x.1)? {
-        None => Ok(Value::Unknown(Unknown::Int(1))),
+        None => {
+            ev.guessed = true;
+            Ok(Value::Unknown(Unknown::Int(1)))
+        }
         // 2^63 itself is the first float that does not fit.
         Some(number) if number.trunc() >= -(2f64.powi(63)) && number.trunc() < 2f64.powi(63) => {
             Ok(Value::Int(number as i64))

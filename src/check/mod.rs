@@ -192,6 +192,8 @@ pub struct Evaluator {
     depth: usize,
     /// Branches around the code that is followed whose conditions are not known, in mode Check.
     doubtful: usize,
+    /// In mode Check: a whole number was taken from a tensor, and a sample stands for it.
+    guessed: bool,
     modules: FxHashMap<Name, ModuleState>,
     /// Scopes that functions hold: their cycles are broken at the end.
     scopes: Vec<Weak<Scope>>,
@@ -241,6 +243,7 @@ impl Evaluator {
             building: Vec::new(),
             depth: 0,
             doubtful: 0,
+            guessed: false,
             modules: FxHashMap::default(),
             steps: Vec::new(),
             param_dtype: None,
