@@ -49,7 +49,7 @@ print(s(one_hot(labels, classes)))
 let n = int(sum(labels))
 print(reshape(ones([5]), [n]).shape, zeros([n - 3]).shape)";
     assert_eq!(run(text), "4.0\n[5] [2]");
-    has(text, "warning", "TG0220");
+    has(text, "TG0220", "`x` of `s`");
 }
 
 #[test]
@@ -59,4 +59,14 @@ let c = s(ones([2]))
 if c > 5.0 { load(\"missing.safetensors\") }
 print(\"ok\")";
     assert_eq!(run(text), "ok");
+}
+
+#[test]
+fn declarations_of_one_name() {
+    has("fn f(x) = x\nfn f(x) = 2 * x", "TG0207", "`f` is declared twice");
+    has(
+        "step s(x: f32[2]) { return x }\nstep s(x: f32[2]) { return x * 2 }",
+        "TG0207",
+        "`s` is declared twice",
+    );
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::{
     Evaluator,
     errors::{Eval, Halt},
@@ -14,7 +16,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::DType,
     source::Span,
-    syntax::ast::{Arg, Block, ExprId, ExprKind, Ident, Stmt, StmtId, StmtKind},
+    syntax::ast::{Arg, Block, ExprId, ExprKind, Ident, Name, Stmt, StmtId, StmtKind},
 };
 
 impl Evaluator {
@@ -59,6 +61,7 @@ impl Evaluator {
     /// Declares the functions, models, optimizers and steps of a block, so that they may use each
     /// other in any order.
     fn hoist(&mut self, cx: &Cx, stmts: &[StmtId]) {
+        let mut declared: FxHashMap<Name, Span> = FxHashMap::default();
         for &id in stmts {
             let stmt = cx.ast.stmt(id);
             let (name, value) = match &stmt.kind {
@@ -89,6 +92,18 @@ impl Evaluator {
                 }
                 _ => continue,
             };
+            // In one text nobody means to replace what it declares; the next input of a session may.
+            if let Some(first) = declared.insert(Arc::clone(&name.name), name.span) {
+                self.report(
+                    Diagnostic::error(
+                        codes::DUPLICATE_NAME,
+                        name.span,
+                        format!("`{}` is declared twice", name.name),
+                    )
+                    .label("declared again here")
+                    .secondary(first, "first declared here"),
+                );
+            }
             self.remember_scope(&cx.scope);
             cx.scope.declare(&name.name, value, name.span);
         }
