@@ -364,6 +364,7 @@ impl Evaluator {
 pub(super) fn join(a: Value, b: Value) -> Value {
     match (&a, &b) {
         (Value::Unit | Value::Poison, _) => b,
+        (_, Value::Unknown(Unknown::Any)) => b,
         (Value::Int(x), Value::Int(y)) if x == y => a,
         (Value::Bool(x), Value::Bool(y)) if x == y => a,
         (Value::Float(x), Value::Float(y)) if x == y => a,
