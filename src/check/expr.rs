@@ -416,6 +416,7 @@ fn nested_size(items: &[Value], known: &mut FxHashMap<*const Vec<Value>, NestedS
 pub(super) fn join(a: Value, b: Value) -> Value {
     match (&a, &b) {
         (Value::Unit | Value::Poison, _) => b,
+        (_, Value::Unknown(Unknown::Any)) => b,
         (Value::Int(x), Value::Int(y)) if x == y => a,
         (Value::Bool(x), Value::Bool(y)) if x == y => a,
         (Value::Float(x), Value::Float(y)) if x == y => a,

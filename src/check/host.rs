@@ -6,6 +6,7 @@ use super::{
     Evaluator,
     args::Args,
     errors::Eval,
+    modules::ModuleState,
     value::{Stored, Value, cells_of, lock},
 };
 use crate::{codes, diagnostic::Diagnostic, engine::Variable, exec::Tensor, ir::Graph, source::Span};
@@ -108,9 +109,19 @@ impl Evaluator {
         self.calls.clear();
         self.building.clear();
         self.loops.clear();
+        self.runs_program = false;
+        self.doubtful = 0;
         self.depth = 0;
         self.declared = None;
         self.param_dtype = None;
+    }
+
+    /// Forgets what definitions left that failed: poisoned names would hide the cause when they are
+    /// evaluated again.
+    pub fn forget_definitions(&mut self) {
+        self.script.clear();
+        self.steps.clear();
+        self.modules.retain(|_, state| !matches!(state, ModuleState::Failed | ModuleState::Loading));
     }
 
     /// The elaborated graph of every compiled step.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Evaluator,
     errors::Eval,
-    files::LoopPosition,
+    resume::RunningLoop,
     scope::{Scope, ScopeKind},
     value::{Cx, StreamKind, Value},
     walk,
@@ -24,20 +24,24 @@ impl Evaluator {
         {
             return self.microbatch_loop(cx, names, items, *parts, body, span);
         }
-        self.resume(cx, span)?;
-        let counts = !self.in_graph() && !self.is_check();
-        let start = body.span.start;
-        let done = if counts { self.passes_done(start) } else { 0 };
+        self.resume(&cx.scope, span)?;
+        let place = if self.in_graph() || self.is_check() { None } else { self.loop_place(cx, body) };
+        let done = match place {
+            Some(place) => self.passes_done(place, &cx.scope, span)?,
+            None => 0,
+        };
+        let mut passes = 0;
         let once = self.is_check() && !self.follows_every_pass(cx, &iterable, body);
         let before: Vec<_> = if once { self.assigned_values(cx, body) } else { Vec::new() };
         let label = names.first().map(|n| Arc::clone(&n.name));
         let outer = self.frames.last().and_then(|f| f.iteration.clone());
         let result = self.each(&iterable, span, once, &mut |ev, k, item| {
+            passes = k + 1;
             if k < done {
                 return Ok(());
             }
-            if counts {
-                ev.loops.push(LoopPosition { start, pass: k });
+            if let Some(place) = place {
+                ev.loops.push(RunningLoop { place, pass: k, around: Arc::clone(&cx.scope) });
             }
             if let (Some(frame), Some(label)) = (ev.frames.last_mut(), &label) {
                 frame.iteration = Some(format!("{label} {k}").into());
@@ -45,7 +49,7 @@ impl Evaluator {
             let inner = cx.in_scope(cx.scope.child(ScopeKind::Block));
             ev.bind_names(&inner, names, item, span)?;
             let result = ev.block(&inner, body).map(|_| ());
-            if counts {
+            if place.is_some() {
                 ev.loops.pop();
             }
             result
@@ -54,6 +58,9 @@ impl Evaluator {
             frame.iteration = outer;
         }
         result?;
+        if let Some(place) = place.filter(|_| self.loops.is_empty()) {
+            self.loop_finished(place, passes, &cx.scope);
+        }
         for (name, scope, old) in before {
             // The loop may run any number of times: what it changes is not known after it.
             if let Some(now) = scope.get(&name) {

@@ -32,6 +32,7 @@ mod persistent;
 mod region;
 mod release;
 mod resolve;
+mod resume;
 mod run;
 mod scope;
 mod script;
@@ -183,6 +184,8 @@ pub struct Evaluator {
     pub plans: Vec<Arc<Plan>>,
     pub cancel: Arc<AtomicBool>,
     pub output: Output,
+    /// What receives lines about the run itself.
+    pub notice: Output,
     /// Statements with effects (loops, printing, files) happen. Off for sessions that only define.
     pub effects: bool,
     frames: Vec<Frame>,
@@ -212,11 +215,20 @@ pub struct Evaluator {
     /// Metric logs.
     console: script::Console,
     /// Loops of the script that are running, the innermost last.
-    loops: Vec<files::LoopPosition>,
-    resume_at: files::Resume,
+    loops: Vec<resume::RunningLoop>,
+    /// The loop of the top level that ended last.
+    finished: Option<resume::Finished>,
+    resume_at: resume::Resume,
     resumed: bool,
+    /// The script itself.
+    program: Option<Arc<Ast>>,
+    /// Its statements are being executed, loops included.
+    runs_program: bool,
+    loop_heads: Vec<resume::LoopHead>,
     /// Loaded states of optimizers whose steps are not compiled yet, by name.
     pending: FxHashMap<String, Tensor>,
+    /// How many updates they had made.
+    pending_counts: FxHashMap<String, u64>,
     /// Files that the script saves, in mode Check: they may be missing when it loads them.
     written: FxHashSet<PathBuf>,
     /// The memory that all steps share.
@@ -237,6 +249,7 @@ impl Evaluator {
             plans: Vec::new(),
             cancel: Arc::new(AtomicBool::new(false)),
             output: Box::new(|_| {}),
+            notice: Box::new(|_| {}),
             effects: true,
             frames: Vec::new(),
             calls: Vec::new(),
@@ -254,9 +267,14 @@ impl Evaluator {
             used_sets: FxHashSet::default(),
             console: script::Console::default(),
             loops: Vec::new(),
-            resume_at: files::Resume::default(),
+            finished: None,
+            resume_at: resume::Resume::default(),
             resumed: false,
+            program: None,
+            runs_program: false,
+            loop_heads: Vec::new(),
             pending: FxHashMap::default(),
+            pending_counts: FxHashMap::default(),
             written: FxHashSet::default(),
             arena,
         }
@@ -266,7 +284,13 @@ impl Evaluator {
     /// last one where it is an expression.
     pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
         let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
-        let result = self.statements(&cx, &ast.body);
+        self.set_program(&ast);
+        self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
+        let mut result = self.statements(&cx, &ast.body);
+        self.runs_program = false;
+        if result.is_ok() {
+            result = self.all_resumed().and(result);
+        }
         if self.mode == Mode::Check && !matches!(result, Err(Halt::Cancelled)) {
             self.resolve_declarations(&cx);
         }

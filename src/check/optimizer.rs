@@ -1,6 +1,6 @@
 //! Optimizers: making them, and their bodies, elaborated once per parameter.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Evaluator,
@@ -74,6 +74,10 @@ impl Evaluator {
             let optimizer = Optimizer::new(Arc::clone(def), Vec::new(), master);
             let number = if count == 0 { String::new() } else { format!("{}", count + 1) };
             optimizer.name_once(&format!("{}.{}{number}", step.name(), def.decl.name.name));
+            // Loaded before the step was compiled.
+            if let Some(count) = self.pending_counts.remove(&*optimizer.name()) {
+                optimizer.count.store(count, Ordering::Relaxed);
+            }
             optimizer
         });
         *lock(&optimizer.hyper) = hyper;
@@ -120,6 +124,11 @@ impl Evaluator {
         frame.updates.push(Arc::clone(optimizer));
         let mut result = Ok(());
         for (cell, grad) in pairs {
+            let mut targets = lock(&optimizer.targets);
+            if !targets.iter().any(|c| c.id == cell.id) {
+                targets.push(Arc::clone(&cell));
+            }
+            drop(targets);
             result = self.update_cell(optimizer, &cell, grad, &t, span);
             if result.is_err() {
                 break;

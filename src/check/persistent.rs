@@ -207,6 +207,8 @@ pub struct Optimizer {
     pub states: Mutex<FxHashMap<(u64, Name), Arc<Cell>>>,
     /// The states in the order they were made, for saving.
     pub state_order: Mutex<Vec<Arc<Cell>>>,
+    /// The parameters that it updates.
+    pub targets: Mutex<Vec<Arc<Cell>>>,
     /// How many updates it has made.
     pub count: AtomicU64,
 }
@@ -221,6 +223,7 @@ impl Optimizer {
             name: Mutex::default(),
             states: Mutex::default(),
             state_order: Mutex::default(),
+            targets: Mutex::default(),
             count: AtomicU64::new(0),
         })
     }

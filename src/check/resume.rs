@@ -202,7 +202,11 @@ impl Evaluator {
             };
             self.resume_at.loops.push((LoopPlace { ordinal, header }, passes));
         }
-        if self.resume_at.loops.is_empty() {
+        if !self.runs_program {
+            // A host calls steps: no loop will come to the position.
+            self.resume_at.loops.clear();
+            self.restore(scope, false, span)?;
+        } else if self.resume_at.loops.is_empty() {
             shown += ": saved before any loop";
             self.restore(scope, true, span)?;
         }
@@ -256,8 +260,7 @@ impl Evaluator {
         let mut contents = self.contents("save", &args)?;
         contents.steps = self.steps.clone();
         self.load_into(&file.path, &contents, span)?;
-        let mut reader =
-            Reader::open(&file.path).map_err(|e| self.script_error(codes::FILE, span, e))?;
+        let mut reader = Reader::open(&file.path).map_err(|e| self.script_error(codes::FILE, span, e))?;
         let notes = reader.metadata().clone();
         if let Some(random) = notes.get("random").and_then(|r| r.parse().ok()) {
             self.random_calls = random;
@@ -378,7 +381,7 @@ fn changing_names(ast: &Ast) -> FxHashSet<Name> {
             names.extend(idents.into_iter().map(|ident| ident.name));
         }
     }
-    constants.iter().for_each(|name| drop(names.remove(name)));
+    names.retain(|name| !constants.contains(name));
     names
 }
 
@@ -391,7 +394,9 @@ fn bound_names(ast: &Ast) -> FxHashSet<Name> {
             StmtKind::Let { names, .. } | StmtKind::For { names, .. } => {
                 bound.extend(names.iter().map(|n| Name::clone(&n.name)));
             }
-            StmtKind::Const { name, .. } => drop(bound.insert(Name::clone(&name.name))),
+            StmtKind::Const { name, .. } => {
+                bound.insert(Name::clone(&name.name));
+            }
             _ => {}
         }
     });
@@ -427,7 +432,8 @@ fn holds_numbers(value: &Value) -> bool {
 }
 
 fn encode(value: &Value, name: &str, tensors: &mut Vec<(String, Tensor)>) -> Option<Json> {
-    let mut all = |items: &[Value]| items.iter().map(|item| encode(item, name, tensors)).collect();
+    let mut all =
+        |items: &[Value]| items.iter().map(|item| encode(item, name, tensors)).collect::<Option<Vec<_>>>();
     match value {
         Value::Int(number) => Some(json!({ "int": number.to_string() })),
         // As bits: JSON has no NaN, and every bit counts.

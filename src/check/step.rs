@@ -12,7 +12,7 @@ use super::{
     scope::ScopeKind,
     step_args::{Flat, KeyPart},
     step_plan::mebibytes,
-    value::{Cell, Cx, GraphTensor, Optimizer, Step, Stored, Value, lock},
+    value::{Cell, GraphTensor, Optimizer, Step, Stored, Value, lock},
     walk,
 };
 use crate::{
@@ -59,8 +59,8 @@ impl Evaluator {
                 .help("steps are called by the script; write what they share as a `fn`"),
             ));
         }
-        let script = Cx { ast: Arc::clone(&step.cx.ast), scope: Arc::clone(&self.script) };
-        self.resume(&script, span)?;
+        let scope = Arc::clone(&self.script);
+        self.resume(&scope, span)?;
         let values = self.step_args(step, args, span)?;
         let flat = self.flatten(step, &values, span)?;
         let compiled = self.compiled(step, &values, &flat, span)?;

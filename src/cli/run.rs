@@ -1,7 +1,7 @@
 //! `tg run`: runs a program.
 
 use std::{
-    io,
+    io::{self, Write},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 
@@ -32,6 +32,9 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     };
     show(program.diagnostics(), program.sources(), output);
     let printer = Printer::attach(&mut session);
+    session.on_notice(|line| {
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    });
     let cancel = session.cancel_handle();
     let (result, interrupted) =
         interrupt::on(move || cancel.store(true, Ordering::Relaxed), || session.run());

@@ -69,14 +69,17 @@ impl Session {
     pub fn define(&mut self) -> Result<(), Error> {
         self.forget_cancel();
         let Some(program) = self.program.clone().filter(|_| !self.is_defined) else { return Ok(()) };
-        self.guarded(move |ev| {
+        let result = self.guarded(move |ev| {
             ev.effects = false;
             let result = ev.evaluate(program).map(|_| ());
             ev.effects = true;
             result
-        })?;
-        self.is_defined = true;
-        Ok(())
+        });
+        self.is_defined = result.is_ok();
+        if !self.is_defined {
+            self.evaluator.forget_definitions();
+        }
+        result
     }
 
     /// Calls a step or function of the script with tensors; gives the tensors of its result.
@@ -129,6 +132,12 @@ impl Session {
     /// What receives printed lines. They are dropped where nothing is set.
     pub fn on_print(&mut self, output: impl FnMut(&str) + Send + 'static) {
         self.evaluator.output = Box::new(output);
+    }
+
+    /// What receives lines about the run itself, such as where it was resumed. They are dropped
+    /// where nothing is set.
+    pub fn on_notice(&mut self, notice: impl FnMut(&str) + Send + 'static) {
+        self.evaluator.notice = Box::new(notice);
     }
 
     /// Setting this from another thread ends what runs, between two operations.

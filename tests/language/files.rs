@@ -1,8 +1,10 @@
 //! Saving, loading, resuming, data.
 
-use tg::engine::{CompileOptions, Source};
+use std::sync::{Arc, Mutex};
 
-use crate::support::{folder, run_with};
+use tg::engine::{CompileOptions, Engine, Source};
+
+use crate::support::{errors_of, folder, run_with};
 
 fn run_in(directory: &std::path::Path, text: &str, resume: bool) -> String {
     let options = CompileOptions { resume, ..CompileOptions::default() };
@@ -41,6 +43,122 @@ fn a_resumed_run_continues_bit_for_bit() {
     let lines: Vec<&str> = whole.lines().collect();
     // The pass that failed was not saved, so it runs again.
     assert_eq!(second, lines[3..].join("\n"));
+}
+
+fn notices(directory: &std::path::Path, text: &str) -> (String, String) {
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let options = CompileOptions { resume: true, ..CompileOptions::default() };
+    let source = Source::text("test.tg", text).in_directory(directory);
+    let program = Engine::new().compile_with(source, &options).expect("a sound program");
+    let mut session = program.session().expect("a session");
+    let (seen, printed) = (Arc::clone(&notes), Arc::clone(&lines));
+    session.on_notice(move |line| seen.lock().expect("notes").push(line.to_string()));
+    session.on_print(move |line| printed.lock().expect("lines").push(line.to_string()));
+    if let Err(error) = session.run() {
+        lines.lock().expect("lines").push(errors_of(&error));
+    }
+    (notes.lock().expect("notes").join("\n"), lines.lock().expect("lines").join("\n"))
+}
+
+#[test]
+fn loops_are_found_again_where_lines_moved() {
+    let whole = run_in(&folder("moved_whole"), &TRAINED.replace("STOP", ""), false);
+    let directory = folder("moved");
+    let (note, _) = notices(&directory, &TRAINED.replace("STOP", "assert(i < 3, \"stopped\")"));
+    assert_eq!(note, "no saved file found: starting from the beginning");
+    let more = TRAINED.replace("STOP", "").replace("let total", "# a comment\nlet total");
+    let (note, lines) = notices(&directory, &more);
+    assert_eq!(note, "resumed from run.safetensors: loop at line 14 after pass 3");
+    let rest: Vec<&str> = whole.lines().skip(3).collect();
+    assert_eq!(lines, rest.join("\n"));
+}
+
+#[test]
+fn a_position_that_is_gone_is_an_error() {
+    let directory = folder("gone");
+    run_in(&directory, &TRAINED.replace("STOP", ""), false);
+    let text = TRAINED.replace("STOP", "");
+    let changed = "the script changed before the loop since `run.safetensors` was written";
+    for other in
+        [text.replace("in 0..EPOCHS", "in 0..7"), text.replace("let total", "for k in 0..2 { }\nlet total")]
+    {
+        let found = run_in(&directory, &other, true);
+        assert!(found.contains(changed), "{found}");
+    }
+    let found = run_in(&directory, &text.replace("total", "sum_of_all"), true);
+    assert!(found.ends_with("`total` cannot be restored from `run.safetensors`"), "{found}");
+}
+
+#[test]
+fn constants_come_from_the_source() {
+    let directory = folder("constants");
+    run_in(&directory, &TRAINED.replace("STOP", ""), false);
+    let longer = TRAINED.replace("STOP", "").replace("EPOCHS = 6", "EPOCHS = 8");
+    let whole = run_in(&folder("constants_whole"), &longer, false);
+    let rest: Vec<&str> = whole.lines().skip(6).collect();
+    assert_eq!(run_in(&directory, &longer, true), rest.join("\n"));
+}
+
+/// Two loops, the second nested; variables and tensors at the top and between the loops; the
+/// optimizer is written in the step.
+const NESTED: &str = r#"
+use nn
+use optim
+let net = nn.Linear(4, 2)
+step train(x: f32[8, 4]) {
+  let cost = mean(square(net(x) - 1.0))
+  minimize cost over net with optim.adam(lr: optim.cosine(0.1, 20))
+  return cost
+}
+let mean_cost = tensor(0.0)
+let costs = []
+for i in 0..2 { train(normal([8, 4])) }
+let start = float(train(normal([8, 4])))
+for e in 0..3 {
+  let in_epoch = 0.0
+  for k in 0..4 {
+    let c = train(normal([8, 4]))
+    mean_cost = mean_cost * 0.5 + c
+    in_epoch += float(c)
+    costs += [c]
+    print("{e} {k} {c} {mean_cost} {in_epoch} {start}")
+    STOP
+    save("run.safetensors", net)
+  }
+}
+print(len(costs), sum(stack(costs)))
+"#;
+
+#[test]
+fn nested_loops_and_their_variables_are_resumed() {
+    let whole = run_in(&folder("nested_whole"), &NESTED.replace("STOP", ""), false);
+    let directory = folder("nested");
+    run_in(&directory, &NESTED.replace("STOP", "assert(e * 4 + k < 6, \"stopped\")"), false);
+    let (note, lines) = notices(&directory, &NESTED.replace("STOP", ""));
+    assert_eq!(note, "resumed from run.safetensors: loop at line 14 in pass 2, loop at line 16 after pass 2");
+    let rest: Vec<&str> = whole.lines().skip(6).collect();
+    assert_eq!(lines, rest.join("\n"));
+}
+
+#[test]
+fn optimizers_in_steps_are_saved_with_their_parameters() {
+    let directory = folder("inline");
+    let text = r#"
+use nn
+use optim
+let net = nn.Linear(2, 2)
+step train(x: f32[4, 2]) { minimize sum(square(net(x))) over net with optim.adam(lr: 0.01) }
+FIRST
+train(ones([4, 2]) * 2.0)
+print(net.w)
+"#;
+    let first = "train(ones([4, 2]))\nsave(\"a.safetensors\", net)\n\
+                 print(data.load(\"a.safetensors\")[\"train.adam.m.net.w\"].shape)";
+    let one = run_in(&directory, &text.replace("FIRST", first), false);
+    let other = run_in(&directory, &text.replace("FIRST", "load(\"a.safetensors\", net)"), false);
+    assert_eq!(one, format!("[2, 2]\n{other}"));
+    assert!(other.starts_with("f32[2, 2]"), "{other}");
 }
 
 #[test]
