@@ -637,7 +637,7 @@ fn habits_get_a_tip() {
         ("if a\n{\n  x\n}", "TG0101: unexpected end of the line", "the `{` stands on the same line"),
         (
             "step t() {\n  minimize c over net\n}",
-            "TG0101: unexpected end of the line",
+            "TG0101: `minimize` without `with`",
             "say with which optimizer: `minimize loss over net with optim.sgd(lr: 0.1)`",
         ),
         (

@@ -63,7 +63,7 @@ impl<'s> Context<'s, '_> {
         let what = self.found(found);
         if let Some(tip) = self.tip(found, before, index, expected) {
             let message = match &tip.word {
-                Some(word) if word == "//" => "`//` starts no comment".to_owned(),
+                _ if tip.message.is_some() => tip.message.unwrap_or_default().to_owned(),
                 Some(word) => format!("`{word}` is not a word of this language"),
                 None => format!("unexpected {}", what.trim_start_matches("the ")),
             };
@@ -193,7 +193,12 @@ impl<'s> Context<'s, '_> {
             && let Some((start, end)) = self.slashes(index)
         {
             let span = Some(Span { file: self.file, start, end });
-            return Some(Tip { word: Some("//".to_owned()), span, text: "comments start with `#`".into() });
+            return Some(Tip {
+                word: Some("//".to_owned()),
+                message: Some("`//` starts no comment"),
+                span,
+                text: "comments start with `#`".into(),
+            });
         }
         // The word before an unexpected one: `def f`, `while x`, `elif y`.
         let words = [before, found.filter(|_| !before.is_some_and(|b| matches!(b.1, Token::Name(_))))];
@@ -202,12 +207,12 @@ impl<'s> Context<'s, '_> {
                 && let Some(text) = foreign::word_tip(word)
             {
                 let span = Some(Span { file: self.file, start, end });
-                return Some(Tip { word: Some(word.to_owned()), span, text: text.into() });
+                return Some(Tip { word: Some(word.to_owned()), message: None, span, text: text.into() });
             }
         }
         let token = found.map_or(Token::Separator, |t| t.1);
         let first = self.first_of_statement(index);
-        let plain = |text: &str| Some(Tip { word: None, span: None, text: text.into() });
+        let plain = |text: &str| Some(Tip { word: None, message: None, span: None, text: text.into() });
         let wants = |name: &str| expected.iter().any(|e| e.trim_matches('"') == name);
         let at = |back: usize| index.checked_sub(back).and_then(|i| self.laid.tokens.get(i)).map(|t| t.1);
         match token {
@@ -228,7 +233,14 @@ impl<'s> Context<'s, '_> {
                 plain("the `{` stands on the same line")
             }
             _ if wants("with") && self.starts_with(index, Token::Minimize) => {
-                plain("say with which optimizer: `minimize loss over net with optim.sgd(lr: 0.1)`")
+                // Shown behind what is there: a `}` may be lines below.
+                let end = before.map_or(0, |b| b.2);
+                Some(Tip {
+                    word: None,
+                    message: Some("`minimize` without `with`"),
+                    span: Some(Span { file: self.file, start: end, end }),
+                    text: "say with which optimizer: `minimize loss over net with optim.sgd(lr: 0.1)`".into(),
+                })
             }
             _ if wants("region <") && before.is_some_and(|b| b.1 == Token::CloseParen) => {
                 let call = self.parenthesised(index).unwrap_or_else(|| "…".to_owned());
@@ -333,6 +345,8 @@ const FARTHEST: usize = 200;
 struct Tip {
     /// A word that the language does not have.
     word: Option<String>,
+    /// What to say instead of "unexpected …".
+    message: Option<&'static str>,
     span: Option<Span>,
     text: String,
 }
