@@ -11,6 +11,7 @@ use std::{
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::{
+    release::Releases,
     scope::Scope,
     value::{Cell, Optimizer, Step, Stored, Value, fresh_id},
 };
@@ -84,17 +85,6 @@ pub struct Ensure {
     pub span: Span,
 }
 
-/// A released value and everything that shares its buffer.
-pub struct Release {
-    pub name: Name,
-    pub span: Span,
-    pub aliases: FxHashSet<ValueId>,
-    /// Nodes from this one on come after it.
-    pub from_node: usize,
-    /// Its body is over, and its edges are there.
-    pub ended: bool,
-}
-
 pub struct Frame {
     pub id: u64,
     pub kind: FrameKind,
@@ -114,7 +104,7 @@ pub struct Frame {
     pub iteration: Option<Arc<str>>,
     pub captures: Vec<Capture>,
     pub ensures: Vec<Ensure>,
-    pub releases: Vec<Release>,
+    pub releases: Releases,
     /// One entry per update: the optimizer's count rises by as many after a run.
     pub updates: Vec<Arc<Optimizer>>,
 }
@@ -139,7 +129,7 @@ impl Frame {
             iteration: None,
             captures: Vec::new(),
             ensures: Vec::new(),
-            releases: Vec::new(),
+            releases: Releases::default(),
             updates: Vec::new(),
         }
     }

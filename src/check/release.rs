@@ -1,11 +1,11 @@
 //! `release x`: the buffer of x is free from here, in every order.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Evaluator,
     errors::Eval,
-    frame::{Frame, Release},
+    frame::Frame,
     value::{Cx, Value},
 };
 use crate::{
@@ -40,10 +40,10 @@ impl Evaluator {
                 ExprKind::Name(name) => Name::clone(name),
                 _ => self.sources.text(at).into(),
             };
-            let frame = self.frame(span)?;
-            let aliases = aliases(&frame.graph, tensor.value);
-            let persistent =
-                aliases.iter().any(|&v| matches!(frame.graph.producer(v).0.op(), Op::Read(_) | Op::Input(_)));
+            let Frame { graph, releases, .. } = self.frame(span)?;
+            releases.buffers.follow(graph);
+            let base = releases.buffers.base(tensor.value);
+            let persistent = matches!(graph.producer(base).0.op(), Op::Read(_) | Op::Input(_));
             if persistent {
                 return Err(self.report(
                     Diagnostic::error(
@@ -56,16 +56,22 @@ impl Evaluator {
                     .help("`copy(x)` makes a value with memory of its own"),
                 ));
             }
-            let from_node = frame.graph.len();
-            frame.releases.push(Release { name, span: at, aliases, from_node, ended: false });
+            let from_node = graph.len();
+            releases.by_base.entry(base).or_insert(releases.list.len());
+            releases.list.push(Release { name, span: at, base, from_node, ended: false });
         }
         Ok(Value::Unit)
     }
 
     /// An error where a released value is used.
     pub(super) fn check_released(&mut self, value: ValueId, span: Span) -> Eval<()> {
-        let Some(frame) = self.frames.last() else { return Ok(()) };
-        let found = frame.releases.iter().find(|r| r.aliases.contains(&value));
+        let Some(Frame { graph, releases, .. }) = self.frames.last_mut() else { return Ok(()) };
+        if releases.list.is_empty() {
+            return Ok(());
+        }
+        releases.buffers.follow(graph);
+        let base = releases.buffers.base(value);
+        let found = releases.by_base.get(&base).and_then(|&k| releases.list.get(k));
         let Some((name, released)) = found.map(|r| (Name::clone(&r.name), r.span)) else { return Ok(()) };
         Err(self.report(
             Diagnostic::error(codes::RELEASED, span, format!("`{name}` is used after its release"))
@@ -85,12 +91,18 @@ impl Evaluator {
     /// At the end of a step: what was released must not be used by nodes that came later (the
     /// backward pass), and must not be an output.
     pub(super) fn verify_releases(&mut self, frame: &Frame) {
-        for release in &frame.releases {
-            let late = frame
-                .graph
-                .nodes()
-                .skip(release.from_node)
-                .find(|n| n.args().iter().any(|a| release.aliases.contains(a)));
+        if frame.releases.list.is_empty() {
+            return;
+        }
+        let mut buffers = Buffers::default();
+        buffers.follow(&frame.graph);
+        let mut returned = FxHashMap::default();
+        for output in &frame.graph.outputs {
+            returned.entry(buffers.base(output.value)).or_insert(output);
+        }
+        for release in &frame.releases.list {
+            let (_, late) = buffers.users(release);
+            let late = late.first().map(|&id| frame.graph.node(id));
             let mut diagnostic = Diagnostic::error(
                 codes::RELEASED,
                 release.span,
@@ -106,9 +118,7 @@ impl Evaluator {
                 diagnostic = diagnostic.secondary(place, text).help(
                     "compute it again in the backward pass with `checkpoint < … >`, or release it later",
                 );
-            } else if let Some(output) =
-                frame.graph.outputs.iter().find(|o| release.aliases.contains(&o.value))
-            {
+            } else if let Some(output) = returned.get(&release.base) {
                 let place = frame.graph.origins.get(output.origin).span;
                 diagnostic = diagnostic.secondary(place, "returned here").help("return a `copy`");
             } else {
@@ -119,46 +129,99 @@ impl Evaluator {
     }
 }
 
-/// All values that share memory with one: the base that it is a view of, and every view of that.
-fn aliases(graph: &Graph, value: ValueId) -> FxHashSet<ValueId> {
-    let parent = |value: ValueId| {
-        let (node, k) = graph.producer(value);
-        match node.op().memory().alias {
-            Alias::Fresh => None,
-            Alias::View => node.args().first().copied(),
-            Alias::Each => node.args().get(k).copied(),
-        }
-    };
-    let base = std::iter::successors(Some(value), |&v| parent(v)).last().unwrap_or(value);
-    let mut all = FxHashSet::from_iter([base]);
-    for node in graph.nodes() {
-        for result in node.results() {
-            if parent(result).is_some_and(|p| all.contains(&p)) {
-                all.insert(result);
+/// A released value.
+struct Release {
+    name: Name,
+    span: Span,
+    /// What holds its buffer: every value with this base is released with it.
+    base: ValueId,
+    /// Nodes from this one on come after it.
+    from_node: usize,
+    /// Its body is over, and its edges are there.
+    ended: bool,
+}
+
+/// The releases of a graph, in their order.
+#[derive(Default)]
+pub(super) struct Releases {
+    list: Vec<Release>,
+    /// Positions in the list.
+    by_base: FxHashMap<ValueId, usize>,
+    buffers: Buffers,
+}
+
+impl Releases {
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+}
+
+/// Which values share memory, and who uses it. It follows a growing graph, so that each node is
+/// looked at once however many releases there are.
+#[derive(Default)]
+struct Buffers {
+    /// Of each value: the value that it is a view of at last, or itself.
+    bases: Vec<ValueId>,
+    /// Of each value that is a base: the nodes that use it or a view of it, and those that make them.
+    users: Vec<Vec<NodeId>>,
+    /// Nodes seen.
+    nodes: usize,
+}
+
+impl Buffers {
+    fn follow(&mut self, graph: &Graph) {
+        for k in self.nodes..graph.len() {
+            let node = graph.node(NodeId(k as u32));
+            let alias = node.op().memory().alias;
+            for (k, value) in node.results().enumerate() {
+                let parent = match alias {
+                    Alias::Fresh => None,
+                    Alias::View => node.args().first(),
+                    Alias::Each => node.args().get(k),
+                };
+                // Values are numbered in the order of their nodes.
+                self.bases.push(parent.map_or(value, |&parent| self.base(parent)));
+                self.users.push(Vec::new());
+            }
+            for value in node.args().iter().copied().chain(node.results()) {
+                let base = self.base(value);
+                if let Some(users) = self.users.get_mut(base.0 as usize)
+                    && users.last() != Some(&node.id)
+                {
+                    users.push(node.id);
+                }
             }
         }
+        self.nodes = graph.len();
     }
-    all
+
+    fn base(&self, value: ValueId) -> ValueId {
+        self.bases.get(value.0 as usize).copied().unwrap_or(value)
+    }
+
+    /// The users of a released buffer before the release and after it.
+    fn users(&self, release: &Release) -> (&[NodeId], &[NodeId]) {
+        let users = self.users.get(release.base.0 as usize).map_or(&[][..], Vec::as_slice);
+        let before = users.partition_point(|node| (node.0 as usize) < release.from_node);
+        users.split_at_checked(before).unwrap_or((users, &[]))
+    }
 }
 
 fn order_releases(frame: &mut Frame, first: usize) {
-    let Frame { releases, graph, .. } = frame;
-    for release in releases.iter_mut().skip(first).filter(|r| !r.ended) {
+    let Frame { releases: Releases { list, buffers, .. }, graph, .. } = frame;
+    if list.len() <= first {
+        return;
+    }
+    buffers.follow(graph);
+    for release in list.iter_mut().skip(first).filter(|r| !r.ended) {
         release.ended = true;
-        let users: Vec<NodeId> = graph
-            .nodes()
-            .take(release.from_node)
-            .filter(|n| {
-                n.args().iter().any(|a| release.aliases.contains(a))
-                    || n.results().any(|r| release.aliases.contains(&r))
-            })
-            .map(|n| n.id)
-            .collect();
+        let (users, _) = buffers.users(release);
         // Only the first op of each chain needs the edge: what uses its result follows it. Views and
         // leaves take no time of their own, so an edge on them would order nothing.
         let mut ordered: FxHashSet<ValueId> = FxHashSet::default();
         let mut late: Vec<NodeId> = Vec::new();
-        for node in graph.nodes().skip(release.from_node) {
+        for k in release.from_node..graph.len() {
+            let node = graph.node(NodeId(k as u32));
             let follows = node.args().iter().any(|a| ordered.contains(a));
             let is_leaf = matches!(
                 node.op(),
@@ -174,7 +237,7 @@ fn order_releases(frame: &mut Frame, first: usize) {
         }
         for node in late {
             let mut after = graph.node(node).after().to_vec();
-            after.extend(&users);
+            after.extend(users);
             after.sort_unstable();
             after.dedup();
             graph.set_after(node, &after);

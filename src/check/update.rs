@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use super::{
     Evaluator,
     errors::Eval,
@@ -63,11 +65,12 @@ impl Evaluator {
         let loss_span = cx.ast.expr(loss).span;
         let loss = self.expr(cx, loss);
         let mut cells: Vec<Arc<Cell>> = Vec::new();
+        let mut known = FxHashSet::default();
         for &target in over {
             let target_span = cx.ast.expr(target).span;
             let value = self.expr(cx, target)?;
             for cell in self.targets(&value, target_span)? {
-                if !cells.iter().any(|c| c.id == cell.id) {
+                if known.insert(cell.id) {
                     cells.push(cell);
                 }
             }
@@ -103,10 +106,11 @@ impl Evaluator {
         let grads = self.expr(cx, grads)?;
         let pairs = match &grads {
             Value::Tree(tree) => {
+                let by_cell: FxHashMap<u64, &Option<Value>> =
+                    tree.entries.iter().map(|(c, grad)| (c.id, grad)).rev().collect();
                 let mut pairs = Vec::new();
                 for cell in cells {
-                    let entry = tree.entries.iter().find(|(c, _)| c.id == cell.id);
-                    if let Some((_, Some(grad))) = entry {
+                    if let Some(Some(grad)) = by_cell.get(&cell.id) {
                         pairs.push((cell, grad.clone()));
                     }
                 }

@@ -27,7 +27,9 @@ fn slots(graph: &mut Graph, count: u32, dtype: DType, shape: &[usize]) -> (Vec<V
             kind: SlotKind::Param { trainable: true },
         });
         values.push(graph.value(Read { slot: SlotId(k) }, &[]).unwrap());
-        tensors.push(tensor(dtype, shape, &noise(elements, u64::from(k) + 1)));
+        // Large enough that whole numbers differ too.
+        let numbers: Vec<f64> = noise(elements, u64::from(k) + 1).iter().map(|x| x * 1000.0).collect();
+        tensors.push(tensor(dtype, shape, &numbers));
     }
     (values, tensors)
 }
