@@ -1,8 +1,14 @@
 //! The examples, as a user would run them: planned at full size, run at a size that fits.
 
-use std::{path::Path, process::Command};
+use std::{collections::BTreeSet, path::Path, process::Command};
 
 use serde_json::Value;
+use tg::{
+    engine::{Engine, Source},
+    ir::Node,
+    ops::{Barrier, BarrierKind, Op},
+    plan::{Access, Home, Instruction, Kernel},
+};
 
 /// What `tg ARGS… examples/FILE SETS…` prints; it has to succeed.
 fn tg(args: &[&str], file: &str, sets: &[&str]) -> String {
@@ -46,14 +52,59 @@ fn assert_optimal(file: &str, mib: u64) {
     assert_eq!(sum, peak, "{file}: the kinds add up to the peak");
 }
 
+/// Asserts that the peak is at most `mib`, and that no schedule needs less.
+fn assert_exact(file: &str, mib: u64) {
+    assert_optimal(file, mib);
+    let plan = plan(file);
+    assert_eq!(bytes(&plan, "peak_bytes"), bytes(&plan, "lower_bound_bytes"), "{file}");
+}
+
 #[test]
 fn blocks_reach_their_bound() {
-    assert_optimal("blocks.tg", 3850);
+    assert_exact("blocks.tg", 3850);
 }
 
 #[test]
 fn plain_blocks_reach_their_bound() {
-    assert_optimal("blocks_plain.tg", 6890);
+    assert_exact("blocks_plain.tg", 6890);
+}
+
+#[test]
+fn the_plan_of_blocks_computes_63_blocks_again_and_commits_all_parameters() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/blocks.tg");
+    let program = Engine::new().compile(Source::file(path).expect("it can be read")).expect("it is sound");
+    let plan = program.plan("train").expect("there is a step `train`");
+    let executed: Vec<usize> = plan
+        .instructions
+        .iter()
+        .filter_map(|instruction| match instruction {
+            Instruction::Exec(op) => Some(op.0 as usize),
+            Instruction::Free(_) => None,
+        })
+        .collect();
+    let distinct: BTreeSet<&usize> = executed.iter().collect();
+    assert_eq!((executed.len(), distinct.len()), (plan.kernels.len(), plan.kernels.len()));
+
+    let is_recompute =
+        |node: &Node| matches!(node.op(), Op::Barrier(Barrier { kind: BarrierKind::Recompute }));
+    assert_eq!(plan.graph.nodes().filter(is_recompute).count(), 63);
+
+    // The slots that kernels write.
+    let mut committed = BTreeSet::new();
+    for &op in &executed {
+        let written: Vec<&Access> = match &plan.kernels[op] {
+            Kernel::Node { results, .. } => results.iter().collect(),
+            Kernel::Elementwise(program) => program.outputs.iter().map(|(_, access)| access).collect(),
+            Kernel::Copy { to, .. } => vec![to],
+            Kernel::Wait { .. } | Kernel::Nothing => Vec::new(),
+        };
+        for access in written {
+            if let Home::Slot(slot) = plan.buffers[access.buffer.0 as usize].home {
+                committed.insert(slot.0);
+            }
+        }
+    }
+    assert_eq!((committed.len(), plan.graph.slots.len()), (256, 256));
 }
 
 #[test]
@@ -69,8 +120,7 @@ fn blocks_give_the_same_losses_in_all_three_ways() {
     assert_eq!(checkpointed.lines().filter(|l| l.contains("loss")).count(), 4, "{checkpointed}");
     assert_eq!(checkpointed, tg(&["run"], "blocks_plain.tg", &sets));
     assert_eq!(checkpointed, tg(&["run"], "blocks_manual.tg", &sets));
-    let losses: std::collections::BTreeSet<&str> =
-        checkpointed.lines().filter_map(|l| l.split("loss ").nth(1)).collect();
+    let losses: BTreeSet<&str> = checkpointed.lines().filter_map(|l| l.split("loss ").nth(1)).collect();
     assert!(losses.len() > 1, "nothing was learned:\n{checkpointed}");
 }
 
