@@ -87,7 +87,7 @@ fn weak_scalars_stay_weak_among_themselves() {
     assert_eq!(b.ty(warm), "weak bool");
     let rate = b.call("where", &[("condition", op(warm)), ("a", op(float(1.0))), ("b", op(cosine))]).unwrap();
     let rate = b.call("maximum", &[("a", op(rate)), ("b", op(float(0.1)))]).unwrap();
-    let rate = b.call("clip", &[("x", op(rate)), ("high", op(int(2)))]).unwrap();
+    let rate = b.call("clip", &[("x", op(rate)), ("low", op(int(-9))), ("high", op(int(2)))]).unwrap();
     assert_eq!(b.ty(rate), "weak f64");
     close(&numbers(&b.run(rate)), &[(std::f64::consts::PI / 4.0).cos()], 1e-15);
     let choice = b.call("where", &[("condition", op(warm)), ("a", op(int(1))), ("b", op(int(2)))]).unwrap();
@@ -547,7 +547,7 @@ fn elementwise_functions_of_whole_numbers() {
     assert_eq!(b.of("sqrt", int(4)), Ok(float(2.0)));
     assert_eq!(b.call("maximum", &[("a", op(int(2))), ("b", op(int(3)))]), Ok(int(3)));
     assert_eq!(b.call("minimum", &[("a", op(int(2))), ("b", op(float(1.5)))]), Ok(float(1.5)));
-    assert_eq!(b.call("clip", &[("x", op(int(7))), ("high", op(int(5)))]), Ok(int(5)));
+    assert_eq!(b.call("clip", &[("x", op(int(7))), ("low", op(int(0))), ("high", op(int(5)))]), Ok(int(5)));
     assert_eq!(b.call("pow", &[("a", op(int(3))), ("b", op(int(2)))]), Ok(int(9)));
     let bools = b.typed(Bool, &[2]);
     assert_eq!(

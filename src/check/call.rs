@@ -107,6 +107,11 @@ impl Evaluator {
         mut args: Args,
         span: Span,
     ) -> Eval {
+        let values = args.positional.iter().map(|(v, _)| v).chain(args.named.iter().map(|(_, v, _)| v));
+        if self.is_check() && !self.in_graph() && values.into_iter().any(is_open) {
+            // A list that grew in a loop, say: only the run knows what is in it.
+            return Ok(Value::Unknown(Unknown::Any));
+        }
         if let Some((first, _)) = args.positional.first() {
             if let Value::Tree(tree) = first {
                 if function.name == "clip" && args.positional.len() + args.named.len() == 2 {
@@ -349,5 +354,14 @@ fn nested(value: &Value) -> Option<Nested> {
             Some(Nested::List(numbers.map(|n| Nested::Number(Number::Int(n))).collect()))
         }
         other => super::operator::number(other).map(|(n, _)| Nested::Number(n)),
+    }
+}
+
+/// Whether nothing is known of a value, or of an item of a list.
+fn is_open(value: &Value) -> bool {
+    match value {
+        Value::Unknown(Unknown::Any) => true,
+        Value::List(items) => items.iter().any(|item| matches!(item, Value::Unknown(Unknown::Any))),
+        _ => false,
     }
 }

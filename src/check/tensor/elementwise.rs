@@ -2,7 +2,7 @@
 //! alone (a learning-rate schedule) the result stays weak.
 
 use super::{
-    Arg, Default, Function, Kind, Number, Operand, Param, Results,
+    Arg, Function, Kind, Number, Operand, Param, Results,
     arithmetic::{elementwise, not_for_bools, power},
     broadcast::{common_shape, together},
     function::Args,
@@ -114,11 +114,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
     function!(
         "clip",
-        &[
-            Param::new("x", Kind::Tensor),
-            Param::with("low", Kind::OptionalTensor, Default::None),
-            Param::new("high", Kind::OptionalTensor)
-        ],
+        &[Param::new("x", Kind::Tensor), Param::new("low", Kind::Tensor), Param::new("high", Kind::Tensor)],
         "x, but at least `low` and at most `high`, broadcast. NaN stays NaN; the gradient is 1 on the bounds and 0 outside.",
         clip
     ),
@@ -222,8 +218,7 @@ fn clip(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
     if common(graph, "clip", &[x])?.0 == DType::Bool {
         return Err(not_for_bools("clip", &x.describe(graph)));
     }
-    for (bound, below) in [(args.optional(1)?, true), (args.optional(2)?, false)] {
-        let Some(bound) = bound else { continue };
+    for (bound, below) in [(args.operand(1)?, true), (args.operand(2)?, false)] {
         if let (Operand::Number(a), Operand::Number(b)) = (x, bound) {
             let outside = if below { a.as_f64() < b.as_f64() } else { a.as_f64() > b.as_f64() };
             x = if outside { bound } else { x };
