@@ -128,6 +128,11 @@ fn brackets_and_depth() {
     folder.fails("check", format!("let x = {}1\n", "-".repeat(many)), "TG0108", 1);
     folder.fails("check", format!("let x = {}1\n", "1 + ".repeat(1 << 18)), "TG0108", 1);
     folder.fails("check", "fn f(x) = f(x)\nlet y = f(1)\n", "TG0234", 2);
+    for long in
+        [format!("print(\"{}\")\n", "x".repeat(1 << 20)), format!("let x = [{}0]\n", "1, ".repeat(1 << 18))]
+    {
+        assert_eq!(folder.tg("check", long).0, Some(0));
+    }
 }
 
 #[test]
