@@ -70,3 +70,17 @@ fn declarations_of_one_name() {
         "`s` is declared twice",
     );
 }
+
+/// A list of states holds what they were, like a variable.
+#[test]
+fn lists_hold_the_values_of_states() {
+    let text = "model M() { state c: f32[] = 0.0; fn forward(x) { c := c + 1.0; x } }
+let m = M()
+step s(x: f32[2]) { return m(x) }
+let h = []
+for i in 0..3 { s(ones([2])); h += [m.c] }
+let a, b = [m.c, 7], m.c
+s(ones([2]))
+print(h, a, b, m.c)";
+    assert_eq!(run(text), "[1.0, 2.0, 3.0] [3.0, 7] 3.0 4.0");
+}

@@ -247,10 +247,21 @@ impl Evaluator {
     /// What a variable holds of a parameter is its value at that time, except as a field of a
     /// model.
     pub(super) fn settle(&mut self, cx: &Cx, value: Value, span: Span) -> Eval {
-        let Value::Param(cell) = &value else { return Ok(value) };
         if self.is_model_body(cx) {
             return Ok(value);
         }
+        if let Value::List(items) | Value::Tuple(items) = &value {
+            if self.in_graph() || !items.iter().any(holds_parameter) {
+                return Ok(value);
+            }
+            let settled = items.iter().map(|item| self.settle(cx, item.clone(), span));
+            let settled: Arc<Vec<Value>> = Arc::new(settled.collect::<Eval<_>>()?);
+            return Ok(match value {
+                Value::List(_) => Value::List(settled),
+                _ => Value::Tuple(settled),
+            });
+        }
+        let Value::Param(cell) = &value else { return Ok(value) };
         if self.in_graph() {
             let (id, weak) = self.tensor_value(&value, span)?;
             return Ok(self.graph_value(id, weak));
@@ -403,4 +414,13 @@ fn is_definition(stmt: &StmtKind) -> bool {
             | StmtKind::Allow(_)
             | StmtKind::Error
     )
+}
+
+/// Whether a value is a parameter or state, or a list with one in it.
+fn holds_parameter(value: &Value) -> bool {
+    match value {
+        Value::Param(_) => true,
+        Value::List(items) | Value::Tuple(items) => items.iter().any(holds_parameter),
+        _ => false,
+    }
 }
