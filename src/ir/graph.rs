@@ -42,6 +42,24 @@ pub enum Role {
     },
 }
 
+/// A role without whom it serves. Nodes of different phases are neither merged nor fused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    Forward,
+    Backward,
+    Update,
+}
+
+impl Role {
+    pub fn phase(self) -> Phase {
+        match self {
+            Role::Forward => Phase::Forward,
+            Role::Backward { .. } => Phase::Backward,
+            Role::Update { .. } => Phase::Update,
+        }
+    }
+}
+
 /// Which edges the barrier of a region holds. See the language reference, "checkpoint".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Bind {

@@ -7,7 +7,7 @@ mod types;
 mod verify;
 
 pub use graph::{
-    Bind, Cursor, GradCallId, Graph, Input, Node, NodeId, Output, Policy, Region, RegionId, Role,
+    Bind, Cursor, GradCallId, Graph, Input, Node, NodeId, Output, Phase, Policy, Region, RegionId, Role,
     ScalarSource, Slot, SlotId, SlotKind, ValueId,
 };
 pub use origin::{Origin, OriginId, Origins};

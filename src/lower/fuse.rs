@@ -135,13 +135,8 @@ impl Fusion<'_> {
     }
 
     fn same_domain(&self, a: &Node<'_>, b: &Node<'_>) -> bool {
-        let phase = |n: &Node<'_>| match n.role() {
-            Role::Forward => 0,
-            Role::Backward { .. } => 1,
-            Role::Update { .. } => 2,
-        };
         let shape = |n: &Node<'_>| self.graph.ty(n.result(0)).shape();
-        phase(a) == phase(b) && a.instance() == b.instance() && shape(a) == shape(b)
+        a.role().phase() == b.role().phase() && a.instance() == b.instance() && shape(a) == shape(b)
     }
 
     fn note(&mut self, value: u32, used: Use) {

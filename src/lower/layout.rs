@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    ir::{Cursor, Graph, Node, NodeId, Output, Role, SlotId, ValueId},
+    ir::{Cursor, Graph, Node, NodeId, Output, Phase, Role, SlotId, ValueId},
     ops::{Alias, Copy, Layout, Op, OpError},
 };
 
@@ -85,7 +85,7 @@ fn output_stamp(output: &Output) -> Cursor {
 struct Pass {
     laid: Laid,
     /// Copies made so far, by value and by the recompute they belong to.
-    copies: FxHashMap<(ValueId, Role, u32), ValueId>,
+    copies: FxHashMap<(ValueId, Phase, u32), ValueId>,
 }
 
 impl Pass {
@@ -146,11 +146,8 @@ impl Pass {
     }
 
     fn copy(&mut self, value: ValueId, stamp: Cursor) -> Result<ValueId, OpError> {
-        let phase = match stamp.role {
-            Role::Backward { call, .. } => Role::Backward { of: NodeId(0), call },
-            role => role,
-        };
-        if let Some(&copy) = self.copies.get(&(value, phase, stamp.instance)) {
+        let key = (value, stamp.role.phase(), stamp.instance);
+        if let Some(&copy) = self.copies.get(&key) {
             return Ok(copy);
         }
         let id = self.push(Copy.into(), &[value], &[], stamp)?;
@@ -158,7 +155,7 @@ impl Pass {
         if let Some(name) = self.laid.graph.names.get(&value).cloned() {
             self.laid.graph.names.insert(copy, name);
         }
-        self.copies.insert((value, phase, stamp.instance), copy);
+        self.copies.insert(key, copy);
         Ok(copy)
     }
 

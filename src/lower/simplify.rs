@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::{
-    ir::{Graph, Node, NodeId, Output, RegionId, Role, ValueId},
+    ir::{Graph, NodeId, Output, Phase, RegionId, Role, ValueId},
     ops::{Alias, Op, OpError},
 };
 
@@ -19,7 +19,7 @@ struct Key {
     after: Vec<NodeId>,
     region: Option<RegionId>,
     instance: u32,
-    phase: u8,
+    phase: Phase,
 }
 
 pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
@@ -61,7 +61,7 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
             after: after.clone(),
             region: node.region(),
             instance: node.instance(),
-            phase: phase(&node),
+            phase: node.role().phase(),
         });
         let id = match key.as_ref().and_then(|key| known.get(key)) {
             Some(&same) => same,
@@ -114,15 +114,6 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
 
 fn missing() -> OpError {
     OpError::new("internal: a removed value is used")
-}
-
-/// Nodes are merged only with others of their phase.
-fn phase(node: &Node<'_>) -> u8 {
-    match node.role() {
-        Role::Forward => 0,
-        Role::Backward { .. } => 1,
-        Role::Update { .. } => 2,
-    }
 }
 
 struct Live {
