@@ -179,7 +179,7 @@ fn kept_results_are_not_recomputed() -> Result<(), OpError> {
 fn worst_legal_orders_of_case_one() -> Result<(), OpError> {
     let worst = |bind| -> Result<(f64, f64), OpError> {
         let plan = blocks(64, Some(bind))?;
-        let worst = tg::schedule::worst_order(&plan.schedule_graph);
+        let worst = tg::schedule::worst_order(&plan.schedule_graph, &tg::schedule::WorstOptions::default());
         let total = |bytes: u64| (plan.persistent_bytes + bytes) as f64 / MIB;
         Ok((total(worst.witness_bytes), total(worst.bytes)))
     };

@@ -13,8 +13,8 @@ use schedule_support::{
 use tg::{
     plan::Instruction,
     schedule::{
-        BufferFlags, BufferId, GraphBuilder, OpId, Options, OrderKind, ScheduleGraph, instructions,
-        lower_bound,
+        BufferFlags, BufferId, GraphBuilder, OpId, Options, OrderKind, ScheduleGraph, WorstOptions,
+        instructions, lower_bound,
         pack::{Block, PackOptions, pack},
         schedule, worst_order,
     },
@@ -126,7 +126,7 @@ fn the_worst_order_lies_between_witness_and_bound() {
     for seed in 0..2000u64 {
         let shape = Shape { ops: 1 + seed as usize % 11, dense: seed % 2 == 0 };
         let graph = graph(&mut Random::new(seed), shape);
-        let worst = worst_order(&graph);
+        let worst = worst_order(&graph, &WorstOptions::default());
         let truth = worst_by_down_sets(&graph);
         assert_eq!(plain_peak(&graph, &worst.witness), worst.witness_bytes, "seed {seed}");
         assert!(worst.witness_bytes <= truth, "seed {seed}: the witness is worse than the worst order");
@@ -142,7 +142,7 @@ fn the_worst_order_lies_between_witness_and_bound() {
 fn case_1_in_every_schedule() {
     let worst = |binding| {
         let graph = case1(Block64 { blocks: 64, checkpoint: true, binding });
-        let worst = worst_order(&graph);
+        let worst = worst_order(&graph, &WorstOptions::default());
         assert_eq!(plain_peak(&graph, &worst.witness), worst.witness_bytes);
         let mib = |bytes: u64| bytes as f64 / MIB as f64 + CASE1_RESIDENT;
         (mib(worst.witness_bytes), mib(worst.bytes))

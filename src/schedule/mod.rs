@@ -25,7 +25,7 @@ pub use bound::{Bound, lower_bound};
 pub use graph::{Buffer, BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
 pub use place::{Places, place};
 pub use profile::instructions;
-pub use worst::{Worst, worst_order};
+pub use worst::{Worst, WorstOptions, worst_order};
 
 use crate::plan::Schedule;
 use index::Index;

@@ -7,6 +7,8 @@
 //! last, only an op behind all of them is sure to find the buffer gone; telling apart which of them
 //! comes last tightens that.
 
+use std::time::{Duration, Instant};
+
 use super::{
     OpId, ScheduleGraph,
     flow::{INFINITE, Network},
@@ -26,14 +28,31 @@ const CLOSURES: usize = 200;
 /// Ops at which each guess of last readers looks for a witness.
 const WITNESS_OPS: usize = 4;
 
+/// How hard to look for the worst legal order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorstOptions {
+    /// Ends the search early. Its work is limited too, and those limits are reached first: results do
+    /// not depend on the machine's speed unless this one ends it.
+    pub time_limit: Duration,
+    /// Multiplies the limits on the work; 1 is for reports that are made on every compilation.
+    pub effort: u32,
+}
+
+impl Default for WorstOptions {
+    fn default() -> Self {
+        WorstOptions { time_limit: Duration::from_secs(10), effort: 1 }
+    }
+}
+
 /// What every legal order stays within. Bytes of the arena only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Worst {
     /// No legal order has more alive.
     pub bytes: u64,
-    /// A legal order, and what it has alive at its worst.
+    /// A legal order, what it has alive at its worst, and the position of that moment in it.
     pub witness: Vec<OpId>,
     pub witness_bytes: u64,
+    pub witness_position: usize,
 }
 
 impl Worst {
@@ -44,7 +63,7 @@ impl Worst {
 }
 
 /// Bounds the live bytes of every legal order of a graph.
-pub fn worst_order(graph: &ScheduleGraph) -> Worst {
+pub fn worst_order(graph: &ScheduleGraph, options: &WorstOptions) -> Worst {
     let ix = Index::new(graph);
     let source: Vec<u32> = (0..ix.ops as u32).collect();
     if !ix.exact || ix.ops == 0 {
@@ -53,22 +72,27 @@ pub fn worst_order(graph: &ScheduleGraph) -> Worst {
         return Worst {
             bytes: u64::try_from(all).unwrap_or(u64::MAX),
             witness_bytes: if ix.exact { ix.to_bytes(plain_peak(&ix, &source).0) } else { 0 },
+            witness_position: 0,
             witness: source.into_iter().map(OpId).collect(),
         };
     }
     let mut search = Search::new(&ix, source);
-    search.allow(WORK / 4, CLOSURES / 4);
+    search.end = Instant::now().checked_add(options.time_limit);
+    let effort = options.effort.max(1);
+    let (work, closures) = (WORK.saturating_mul(effort.into()), CLOSURES.saturating_mul(effort as usize));
+    search.allow(work / 4, closures / 4);
     let mut bytes = search.bound(&[], 0);
     if bytes > search.witness_peak {
-        search.allow(WORK / 2, CLOSURES);
+        search.allow(work / 2, closures);
         search.seek_witness();
-        search.allow(WORK, CLOSURES);
+        search.allow(work, closures);
         bytes = bytes.min(search.bound(&[], DEPTH));
     }
     let bytes = bytes.max(search.witness_peak);
     Worst {
         bytes: ix.to_bytes(bytes),
         witness_bytes: ix.to_bytes(search.witness_peak),
+        witness_position: plain_peak(&ix, &search.witness).1,
         witness: search.witness.into_iter().map(OpId).collect(),
     }
 }
@@ -106,6 +130,7 @@ struct Search<'a> {
     witness_peak: i64,
     work: u64,
     closures: usize,
+    end: Option<Instant>,
 }
 
 /// A reader with a smaller value is guessed to be the last.
@@ -135,7 +160,7 @@ struct Closure {
 impl<'a> Search<'a> {
     fn new(ix: &'a Index, source: Vec<u32>) -> Self {
         let witness_peak = plain_peak(ix, &source).0;
-        Search { ix, witness: source, witness_peak, work: 0, closures: 0 }
+        Search { ix, witness: source, witness_peak, work: 0, closures: 0, end: None }
     }
 
     fn allow(&mut self, work: u64, closures: usize) {
@@ -226,7 +251,8 @@ impl<'a> Search<'a> {
 
     /// The most alive between two ops, or while `running` runs. `None` when the work has run out.
     fn closure(&mut self, edges: &[(u32, u32)], deaths: &Deaths, running: Option<u32>) -> Option<Closure> {
-        if self.work == 0 || self.closures == 0 {
+        let is_late = self.end.is_some_and(|end| Instant::now() >= end);
+        if self.work == 0 || self.closures == 0 || is_late {
             return None;
         }
         self.closures -= 1;
