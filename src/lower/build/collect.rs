@@ -64,6 +64,9 @@ impl Units<'_> {
             self.wait_for_node(unit, gate);
         }
         let is_barrier = matches!(user.op(), Op::Barrier(_));
+        if is_barrier && let Some(within) = &place.view {
+            self.view_waits[within.view as usize].push(unit);
+        }
         match producer.op() {
             Op::Const(_) | Op::Scalar(_) => {
                 // Programs read constants and scalars themselves.
@@ -110,6 +113,9 @@ impl Units<'_> {
             // A view is complete when what it views is.
             None => self.graph.node(node).results().next().and_then(|result| {
                 let place = &self.laid.places[result.0 as usize];
+                if let Some(within) = &place.view {
+                    self.view_waits[within.view as usize].push(unit);
+                }
                 if let Some(gate) = place.gate {
                     self.wait_for_node(unit, gate);
                 }

@@ -1,6 +1,6 @@
 //! Commits to persistent tensors: in place, where the op that makes the value can write it there.
 
-use super::{Unit, UnitId, Units};
+use super::{Copied, InPlace, Refused, Unit, UnitId, Units};
 use crate::{
     ir::{Node, NodeId, SlotId, ValueId},
     ops::Op,
@@ -9,7 +9,8 @@ use crate::{
 impl<'a> Units<'a> {
     /// Decides for every commit whether the op that makes the value can put it into the slot, and
     /// puts it behind every reader of the old value.
-    pub(super) fn commit(&mut self, in_place: bool) {
+    pub(super) fn commit(&mut self, in_place: InPlace) {
+        self.walk.seen = vec![0; self.units.len()];
         // Of each slot, the units that read the value it has now, and the unit that wrote it.
         let mut readers: Vec<Vec<UnitId>> = vec![Vec::new(); self.graph.slots.len()];
         let mut writer: Vec<Option<UnitId>> = vec![None; self.graph.slots.len()];
@@ -30,21 +31,28 @@ impl<'a> Units<'a> {
             let maker = self.of_node[self.graph.producer(value).0.id.0 as usize];
             // What the step returns must not be written over by a later commit.
             let stays = last_write[slot] == Some(node.id) || !self.is_output[value.0 as usize];
-            let target = maker.filter(|&maker| {
-                in_place
-                    && stays
-                    && !self.in_slot.contains_key(&value)
-                    && self.can_write(maker, value, write.slot, &old_readers)
-            });
-            let unit = match target {
-                Some(maker) => {
+            let refused = match maker {
+                _ if in_place == InPlace::Never => Some(Refused::Order),
+                _ if !stays => Some(Refused::Returned),
+                Some(maker) => match self.in_slot.get(&value) {
+                    Some(&other) => Some(Refused::Elsewhere(other)),
+                    None => self.refuses(maker, value, write.slot, &old_readers, in_place),
+                },
+                None => Some(Refused::Order),
+            };
+            let unit = match (maker, refused) {
+                (Some(maker), None) => {
                     self.in_slot.insert(value, write.slot);
                     self.fold(node.id, commit, maker);
                     readers[slot] =
                         self.readers[value.0 as usize].iter().copied().filter(|&r| r != commit).collect();
                     maker
                 }
-                None => commit,
+                (_, refused) => {
+                    let reason = refused.unwrap_or(Refused::Order);
+                    self.copied.push(Copied { commit, slot: write.slot, value, reason });
+                    commit
+                }
             };
             for reader in old_readers.into_iter().chain(writer[slot]) {
                 self.wait(unit, reader);
@@ -61,8 +69,15 @@ impl<'a> Units<'a> {
         self.folded[commit as usize] = Some(maker);
     }
 
-    /// Whether `maker` may write `value` where the old value lies that `old_readers` use.
-    fn can_write(&self, maker: UnitId, value: ValueId, slot: SlotId, old_readers: &[UnitId]) -> bool {
+    /// Why `maker` may not write `value` where the old value lies that `old_readers` use.
+    fn refuses(
+        &mut self,
+        maker: UnitId,
+        value: ValueId,
+        slot: SlotId,
+        old_readers: &[UnitId],
+        in_place: InPlace,
+    ) -> Option<Refused> {
         let first_output = match &self.units[maker as usize] {
             Unit::Group(group) => self.members[group.0 as usize]
                 .iter()
@@ -71,9 +86,39 @@ impl<'a> Units<'a> {
             Unit::Node(node) => Some(*node),
             _ => None,
         };
-        let Some(first_output) = first_output else { return false };
-        let all_before = old_readers.iter().all(|&r| r == maker || self.rank[r as usize] < first_output);
-        all_before && (!old_readers.contains(&maker) || self.overwrites_in_place(maker, value, slot))
+        let Some(first_output) = first_output else { return Some(Refused::Order) };
+        // The one that comes last is named.
+        let mut others: Vec<UnitId> = old_readers.iter().copied().filter(|&r| r != maker).collect();
+        others.sort_by_key(|&r| std::cmp::Reverse(self.rank[r as usize]));
+        others.dedup();
+        for reader in others {
+            let is_before = in_place == InPlace::BySource && self.rank[reader as usize] < first_output;
+            if !is_before && self.may_wait_for(reader, maker) {
+                return Some(Refused::ReadLater(reader));
+            }
+        }
+        let is_safe = !old_readers.contains(&maker) || self.overwrites_in_place(maker, value, slot);
+        (!is_safe).then_some(Refused::OutOfStep(maker))
+    }
+
+    /// Whether a unit waits for another, directly or not; yes if that takes too long to find out.
+    fn may_wait_for(&mut self, unit: UnitId, target: UnitId) -> bool {
+        self.walk.clock += 1;
+        let mut stack = vec![unit];
+        while let Some(unit) = stack.pop() {
+            for &before in &self.before[unit as usize] {
+                let before = self.folded[before as usize].unwrap_or(before);
+                if before == target || self.walk.steps == 0 {
+                    return true;
+                }
+                self.walk.steps -= 1;
+                let seen = &mut self.walk.seen[before as usize];
+                if std::mem::replace(seen, self.walk.clock) != self.walk.clock {
+                    stack.push(before);
+                }
+            }
+        }
+        false
     }
 
     /// Whether a unit that reads the old value of the slot reads each element before it writes it.

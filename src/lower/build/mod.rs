@@ -3,6 +3,7 @@
 mod collect;
 mod commit;
 mod emit;
+mod viewed;
 
 use rustc_hash::FxHashMap;
 
@@ -10,18 +11,20 @@ use super::{fuse::GroupId, layout::Laid};
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
     ops::OpError,
-    plan::{Access, Kernel, PlanBuffer},
-    schedule::ScheduleGraph,
+    plan::{Access, CommitCopy, Kernel, PlanBuffer, ViewChoice},
+    schedule::{Planned, ScheduleGraph},
 };
 
-/// The schedule graph with what its ops and buffers are.
+/// The schedule graph, planned, with what its ops and buffers are.
 pub(super) struct Built {
-    pub schedule_graph: ScheduleGraph,
+    pub planned: Planned,
     pub kernels: Vec<Kernel>,
     pub op_nodes: Vec<NodeId>,
     pub buffers: Vec<PlanBuffer>,
     pub outputs: Vec<Access>,
     pub persistent_bytes: u64,
+    pub views: Vec<ViewChoice>,
+    pub commits: Vec<CommitCopy>,
 }
 
 /// What becomes one op.
@@ -40,20 +43,33 @@ enum Unit {
 
 type UnitId = u32;
 
+/// Units that the searches for a place of all commits may look at.
+const WALK_STEPS: usize = 4_000_000;
+
+/// Which commits are made in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InPlace {
+    /// Those whose readers of the old value come first in the source order, and those that no reader
+    /// waits for.
+    BySource,
+    /// Only the latter: what comes first in the source may wait in a roundabout way.
+    ByWaiting,
+    Never,
+}
+
+/// Builds the schedule graph of a step. `schedule` plans it and decides which views are copied.
 pub(super) fn build(
     laid: &Laid,
     groups: &[Option<GroupId>],
     members: &[Vec<NodeId>],
+    schedule: &dyn Fn(&ScheduleGraph) -> Planned,
 ) -> Result<Built, OpError> {
-    // Commits in place put an op after every reader of the old value. That is decided by positions
-    // in the source order, which suffices except where a later node waits for such a reader in a
-    // roundabout way; then commits are copies.
-    for in_place in [true, false] {
+    for in_place in [InPlace::BySource, InPlace::ByWaiting, InPlace::Never] {
         let mut units = Units::new(laid, groups, members);
         units.collect();
         units.commit(in_place);
         if let Some(order) = units.order() {
-            return units.emit(&order);
+            return units.emit(&order, schedule);
         }
     }
     Err(OpError::new("internal: the barriers of the step form a cycle"))
@@ -80,6 +96,38 @@ struct Units<'a> {
     folded: Vec<Option<UnitId>>,
     /// Of each value: it is the base of an output of the step.
     is_output: Vec<bool>,
+    /// Units that wait for each view that may be copied, and do not read it.
+    view_waits: Vec<Vec<UnitId>>,
+    /// Commits that are copies.
+    copied: Vec<Copied>,
+    walk: Walk,
+}
+
+/// A commit that is a copy, and why.
+struct Copied {
+    commit: UnitId,
+    slot: SlotId,
+    value: ValueId,
+    reason: Refused,
+}
+
+/// [`CommitReason`] with units.
+#[derive(Debug, Clone, Copy)]
+enum Refused {
+    ReadLater(UnitId),
+    OutOfStep(UnitId),
+    Returned,
+    Elsewhere(SlotId),
+    Order,
+}
+
+/// The state of searches through what units wait for.
+struct Walk {
+    /// By unit, the search that met it last.
+    seen: Vec<u32>,
+    clock: u32,
+    /// How many more units all searches together may look at.
+    steps: usize,
 }
 
 impl<'a> Units<'a> {
@@ -104,6 +152,9 @@ impl<'a> Units<'a> {
             in_slot: FxHashMap::default(),
             folded: Vec::new(),
             is_output,
+            view_waits: vec![Vec::new(); laid.views.len()],
+            copied: Vec::new(),
+            walk: Walk { seen: Vec::new(), clock: 0, steps: WALK_STEPS },
         }
     }
 
