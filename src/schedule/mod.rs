@@ -17,6 +17,7 @@ pub mod pack;
 mod place;
 mod profile;
 mod refute;
+mod repair;
 mod search;
 mod views;
 mod worst;
@@ -31,6 +32,7 @@ pub use graph::{
 pub use place::{Places, place};
 pub use profile::instructions;
 pub use views::{Resolved, Source, resolve};
+pub use repair::{Repair, repair};
 pub use worst::{Worst, WorstOptions, worst_order};
 
 use crate::plan::Schedule;
