@@ -146,7 +146,8 @@ impl Program {
                     let part = self.slice(row, [(0, 1), (0, WIDTH)])?;
                     self.kept.push(part);
                 }
-                self.graph.unary(Unary::Tanh, part)
+                // Read by whatever comes next, or only element by element.
+                if self.random.below(2) == 0 { Ok(part) } else { self.graph.unary(Unary::Tanh, part) }
             }
             9 => {
                 // A row or a column of the value at hand, for later.
