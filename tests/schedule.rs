@@ -85,7 +85,9 @@ fn with_views_the_bound_holds_for_all_choices_of_copies() {
         tight += usize::from(!graph.viewed().is_empty() && low == optimum);
     }
     let excess = 100.0 * sum / f64::from(count as u32);
-    println!("{count} graphs with views, copies help {gained}: {copied} made; mean excess {excess:.4} %, bound tight in {tight}");
+    println!(
+        "{count} graphs with views, copies help {gained}: {copied} made; mean excess {excess:.4} %, bound tight in {tight}"
+    );
     assert!(copied > 0);
 }
 
