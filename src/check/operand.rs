@@ -39,7 +39,7 @@ impl Evaluator {
             return Err(self.error(
                 codes::LIMIT,
                 span,
-                format!("the graph has more than {limit} nodes, the limit of this engine"),
+                format!("the graph has more than {limit} nodes (`max_nodes` of this engine)"),
             ));
         }
         let frame = self.frame(span)?;

@@ -188,7 +188,7 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::LIMIT,
                     span,
-                    format!("`{}` needs {} to run, more than the {} that there are", step.name(), mebibytes(peak), mebibytes(limit)),
+                    format!("`{}` needs {} to run, more than the {} of `max_host_bytes`", step.name(), mebibytes(peak), mebibytes(limit)),
                 )
                 .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
             ));
@@ -206,8 +206,8 @@ impl Evaluator {
                 executable.set_printer(Some(Box::new(move |label, tensor| {
                     lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
-                let cancel = Arc::clone(&self.cancel);
-                let result = executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, &cancel);
+                let cancel = self.guard.cancel.clone();
+                let result = executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
                 *lock(&compiled.executable) = Some(executable);
                 for line in std::mem::take(&mut *lock(&printed)) {
                     self.write_line(&line);

@@ -167,6 +167,8 @@ impl Evaluator {
             Value::Optimizer(optimizer) => KeyPart::Object(optimizer.id),
             Value::TensorFunction(function) => KeyPart::Str(function.name.into()),
             Value::Builtin(builtin) => KeyPart::Str(builtin.name.into()),
+            Value::HostFunction(function) => KeyPart::Str(function.name().into()),
+            Value::HostOp(op) => KeyPart::Str(op.name().into()),
             Value::Poison => return Err(Halt::Reported),
             other => {
                 let kind = other.kind();

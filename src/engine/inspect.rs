@@ -103,7 +103,7 @@ impl Session {
 }
 
 /// A declaration up to its body.
-fn head(sources: &SourceMap, whole: Span, body: Span) -> String {
+pub(crate) fn head(sources: &SourceMap, whole: Span, body: Span) -> String {
     let text = sources.text(Span { end: body.start, ..whole });
     text.trim_end_matches(['{', '=', ' ', '\n', '\r', '\t']).to_owned()
 }

@@ -7,6 +7,8 @@
 //! last, only an op behind all of them is sure to find the buffer gone; telling apart which of them
 //! comes last tightens that.
 
+use crate::guard;
+
 use super::{
     OpId, ScheduleGraph,
     flow::{INFINITE, Network},
@@ -226,7 +228,7 @@ impl<'a> Search<'a> {
 
     /// The most alive between two ops, or while `running` runs. `None` when the work has run out.
     fn closure(&mut self, edges: &[(u32, u32)], deaths: &Deaths, running: Option<u32>) -> Option<Closure> {
-        if self.work == 0 || self.closures == 0 {
+        if self.work == 0 || self.closures == 0 || guard::cancelled() {
             return None;
         }
         self.closures -= 1;
