@@ -7,7 +7,7 @@ use super::{
     args::Args,
     errors::Eval,
     modules::ModuleState,
-    value::{Cell, Value, cells_of, lock},
+    value::{Cell, Stored, Value, cells_of, lock},
 };
 use crate::{
     codes,
@@ -27,6 +27,23 @@ impl Evaluator {
             self.add_signature(&callee, span, before);
         }
         result
+    }
+
+    /// Whether [`Evaluator::call_by_name`] only has to run what is compiled.
+    pub fn is_ready(&self, name: &str, arguments: &[engine::Value]) -> bool {
+        let Some(Value::Step(step)) = self.script.get(name).map(|b| b.value) else { return false };
+        let simple = arguments.iter().map(|argument| {
+            Some(match argument {
+                engine::Value::Tensor(tensor) => Value::Stored(Stored::new(tensor.ty().clone(), None)),
+                engine::Value::Int(number) => Value::Int(*number),
+                engine::Value::Float(number) => Value::Float(*number),
+                engine::Value::Bool(flag) => Value::Bool(*flag),
+                engine::Value::Str(text) => Value::Str(Arc::clone(text)),
+                engine::Value::DType(dtype) => Value::DType(*dtype),
+                _ => return None,
+            })
+        });
+        simple.collect::<Option<Vec<Value>>>().is_some_and(|values| self.is_prepared(&step, &values))
     }
 
     fn call_from_host(

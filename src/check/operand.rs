@@ -33,6 +33,9 @@ impl Evaluator {
 
     /// The innermost graph, with new nodes stamped as coming from `span`.
     pub(super) fn frame_at(&mut self, span: Span) -> Eval<&mut Frame> {
+        if self.cancelled() {
+            return Err(Halt::Cancelled);
+        }
         let limit = self.settings.limits.max_nodes;
         let frame = self.frame(span)?;
         if frame.graph.len() > limit {

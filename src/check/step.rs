@@ -97,6 +97,26 @@ impl Evaluator {
         Ok(compiled)
     }
 
+    /// Whether a call of a step needs no compilation: everything that it takes is there.
+    pub(super) fn is_prepared(&self, step: &Step, values: &[Value]) -> bool {
+        let known = lock(&step.compiled).clone();
+        let mut flat = Flat::default();
+        let is_flat = step.decl.params.len() == values.len()
+            && step.decl.params.iter().zip(values).all(|(param, value)| {
+                let scalar = Self::scalar_dtype(param.ty.as_ref());
+                flat.push_simple(scalar, value)
+            });
+        is_flat
+            && !self.settings.resume
+            && known.iter().any(|compiled| {
+                compiled.key == flat.key
+                    && lock(&compiled.plan).is_some()
+                    && lock(&compiled.executable).is_some()
+                    && compiled.cells.iter().all(|cell| cell.has_data())
+                    && is_current(compiled)
+            })
+    }
+
     /// Elaborates the body of a step.
     fn compile(
         &mut self,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CancelToken, Source, Value, internal_fault, stack::on_big_stack};
+use super::{CancelToken, Source, Value, internal_fault, stack::{on_big_stack, on_this_stack}};
 use crate::{
     check::{self, Eval, Evaluator, Halt},
     codes,
@@ -33,6 +33,15 @@ pub struct Variable {
     pub bytes: u64,
     /// Where it was bound.
     pub span: Span,
+}
+
+/// Where work of a session happens.
+#[derive(Debug, Clone, Copy)]
+enum Stack {
+    /// On a thread of its own: it may recurse as deep as the program does.
+    Big,
+    /// On the caller's thread.
+    Own,
 }
 
 /// The state of a running program.
@@ -86,7 +95,10 @@ impl Session {
     /// known when the step is compiled, so that a new value compiles it again.
     pub fn call(&mut self, name: &str, arguments: &[Value]) -> Result<Value, Error> {
         self.define()?;
-        self.guarded(move |ev| ev.call_by_name(name, arguments))
+        // A thread with a large stack takes longer to start than a small step to run, and what is
+        // compiled does not recurse.
+        let stack = if self.evaluator.is_ready(name, arguments) { Stack::Own } else { Stack::Big };
+        self.guarded_on(stack, move |ev| ev.call_by_name(name, arguments))
     }
 
     /// Evaluates a text as if it stood at the end of the script. Definitions can be replaced.
@@ -192,11 +204,23 @@ impl Session {
         &mut self,
         work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send,
     ) -> Result<T, Error> {
+        self.guarded_on(Stack::Big, work)
+    }
+
+    fn guarded_on<T: Send>(
+        &mut self,
+        stack: Stack,
+        work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send,
+    ) -> Result<T, Error> {
         let evaluator = &mut self.evaluator;
         let before = std::mem::take(&mut evaluator.diagnostics);
         evaluator.passes = 0;
         let guard = evaluator.guard.clone();
-        let result = on_big_stack(|| guard::within(&guard, || work(evaluator)));
+        let work = || guard::within(&guard, || work(evaluator));
+        let result = match stack {
+            Stack::Big => on_big_stack(work),
+            Stack::Own => on_this_stack(work),
+        };
         let evaluator = &mut self.evaluator;
         let mut found = std::mem::replace(&mut evaluator.diagnostics, before);
         let error = match result {
