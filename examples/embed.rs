@@ -3,7 +3,10 @@
 //! It brings a function and an op of its own, calls the training step with its own data, reads and
 //! writes parameters, saves and loads them, and stops a run from another thread.
 
-use std::{error::Error, time::Duration};
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
 
 use tg::{
     Engine, Source, Tensor,
@@ -33,6 +36,7 @@ step train(x: f32[64, 2], target: f32[64, 1]) {
 
 step predict(x: f32[N, 2]) { return net(x) }
 
+fn plus_one(n) = n + 1
 fn report(epoch, loss) = log_line("epoch {epoch}: loss {loss:.4}")
 "#;
 
@@ -100,8 +104,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     session.load(&file)?;
     std::fs::remove_file(&file)?;
     assert_eq!(session.get("net.out.w")?, weights);
-    let y: Tensor = session.call("predict", &[Tensor::try_from_slice(&[1, 2], &[0.1f32, 0.9])?.into()])?.try_into()?;
+    let y: Tensor =
+        session.call("predict", &[Tensor::try_from_slice(&[1, 2], &[0.1f32, 0.9])?.into()])?.try_into()?;
     println!("above the diagonal: {:.2}", y.get_f64(0).unwrap_or(f64::NAN));
+
+    // What a call costs beside the work of a small step.
+    let point: Value = Tensor::try_from_slice(&[1, 2], &[0.1f32, 0.9])?.into();
+    let arguments = [point];
+    let calls = 2000;
+    let started = Instant::now();
+    for _ in 0..calls {
+        session.call("predict", &arguments)?;
+    }
+    println!("a call takes {:.1} µs", started.elapsed().as_secs_f64() * 1e6 / f64::from(calls));
+    let started = Instant::now();
+    for _ in 0..200 {
+        session.call("plus_one", &[1.into()])?;
+    }
+    println!("one on a stack of its own {:.1} µs", started.elapsed().as_secs_f64() * 1e6 / 200.0);
 
     // A run that another thread stops. The session goes on.
     let token = session.cancel_token();

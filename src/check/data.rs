@@ -347,8 +347,7 @@ impl Evaluator {
                     .map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
                 for k in 0..all.count_all() {
                     self.pause(span)?;
-                    let batch =
-                        all.batch(k).map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
+                    let batch = all.batch(k).map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
                     let Some(batch) = batch else { break };
                     let batch = batch
                         .into_iter()

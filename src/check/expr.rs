@@ -368,7 +368,9 @@ impl Evaluator {
         let message = if size.depth > MAX_NESTING {
             format!("lists are nested more than {MAX_NESTING} deep")
         } else if size.items > limit {
-            format!("a list that holds more than {limit} items, with all the lists in it (`max_items` of this engine)")
+            format!(
+                "a list that holds more than {limit} items, with all the lists in it (`max_items` of this engine)"
+            )
         } else {
             return Ok(());
         };

@@ -219,7 +219,11 @@ impl Evaluator {
         }
         let is_definition = matches!(
             old,
-            Value::Step(_) | Value::Function(_) | Value::ModelDef(_) | Value::OptimizerDef(_) | Value::Module(_)
+            Value::Step(_)
+                | Value::Function(_)
+                | Value::ModelDef(_)
+                | Value::OptimizerDef(_)
+                | Value::Module(_)
         );
         if path.contains('.') || is_definition {
             let message = format!("`{path}` is {}, which a host cannot set", old.kind());

@@ -42,7 +42,9 @@ impl Evaluator {
                     span,
                     format!("the host function `{name}` is called from graph code"),
                 )
-                .help("call it in the script and pass the result to the step, or let the host register an op"),
+                .help(
+                    "call it in the script and pass the result to the step, or let the host register an op",
+                ),
             ));
         }
         if let Some((named, _, _)) = args.named.first() {
@@ -110,10 +112,8 @@ impl Evaluator {
                 ev.checked_type(ty.dtype(), ty.shape(), span)?;
             }
             let gradient = ev.gradient_template(op, &types, &node.results, span)?;
-            let node = Opaque {
-                host: node.host.map(|host| crate::ops::HostKernel { gradient, ..host }),
-                ..node
-            };
+            let node =
+                Opaque { host: node.host.map(|host| crate::ops::HostKernel { gradient, ..host }), ..node };
             let made = ev.build(span, |f| {
                 let made = f.graph.push(node, &values)?;
                 Ok(f.graph.node(made).results().collect::<Vec<ValueId>>())
@@ -141,12 +141,14 @@ impl Evaluator {
             return Ok(None);
         }
         let Some(binding) = self.script.get(name) else {
-            let known: Vec<String> =
-                self.script.bindings().into_iter().map(|(n, _)| n.to_string()).collect();
+            let known: Vec<String> = self.script.bindings().into_iter().map(|(n, _)| n.to_string()).collect();
             let mut diagnostic = Diagnostic::error(
                 codes::GRADIENT,
                 span,
-                format!("the gradient of the host op `{}` is `{name}`, which the script does not define", op.name()),
+                format!(
+                    "the gradient of the host op `{}` is `{name}`, which the script does not define",
+                    op.name()
+                ),
             );
             if let Some(close) = super::closest(name, known.iter().map(String::as_str)) {
                 diagnostic.help.push(format!("did you mean `{close}`?"));
@@ -174,10 +176,8 @@ impl Evaluator {
             || !graph.scalars.is_empty()
             || !graph.regions.is_empty()
         {
-            let message = format!(
-                "the gradient `{name}` of the host op `{}` uses more than its arguments",
-                op.name()
-            );
+            let message =
+                format!("the gradient `{name}` of the host op `{}` uses more than its arguments", op.name());
             return Err(self.report(
                 Diagnostic::error(codes::GRADIENT, span, message)
                     .secondary(binding.span, "declared here")
@@ -244,8 +244,10 @@ impl Evaluator {
         let items = |ev: &mut Self, items: &[engine::Value]| -> Eval<Vec<Value>> {
             let limit = ev.settings.limits.max_items;
             if items.len() > limit {
-                let message =
-                    format!("a list of {} items; the limit of this engine is {limit} (`max_items`)", items.len());
+                let message = format!(
+                    "a list of {} items; the limit of this engine is {limit} (`max_items`)",
+                    items.len()
+                );
                 return Err(ev.error(codes::LIMIT, span, message));
             }
             items.iter().map(|item| ev.host_value_at(item, span, depth + 1)).collect()

@@ -392,7 +392,9 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::TOO_DEEP,
                     outermost,
-                    format!("calls and expressions are nested more than {limit} deep (`max_depth` of this engine)"),
+                    format!(
+                        "calls and expressions are nested more than {limit} deep (`max_depth` of this engine)"
+                    ),
                 )
                 .help(
                     "a function that calls itself must reach an end, on values known when the graph is built",

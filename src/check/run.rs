@@ -80,6 +80,9 @@ impl Evaluator {
             return Ok(value);
         }
         let types: Vec<Type> = outputs.iter().map(|&v| frame.graph.ty(v).clone()).collect();
+        for ty in &types {
+            self.checked_type(ty.dtype(), ty.shape(), span)?;
+        }
         let results: Vec<Option<Tensor>> = if self.mode == Mode::Check {
             types.iter().map(|_| None).collect()
         } else {

@@ -227,7 +227,8 @@ impl Evaluator {
                     lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
                 let cancel = self.guard.cancel.clone();
-                let result = executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
+                let result =
+                    executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
                 *lock(&compiled.executable) = Some(executable);
                 for line in std::mem::take(&mut *lock(&printed)) {
                     self.write_line(&line);

@@ -31,9 +31,8 @@ impl Evaluator {
         let prove = self.settings.planning == Planning::Proved;
         let options = lower::PlanOptions { schedule: schedule::Options { prove, ..Default::default() } };
         let cache = Arc::clone(&self.settings.plans);
-        let made = cache.get(step.name(), &compiled.graph, prove, || {
-            lower::plan(&compiled.graph, step.name(), &options)
-        });
+        let made = cache
+            .get(step.name(), &compiled.graph, prove, || lower::plan(&compiled.graph, step.name(), &options));
         let plan = match made {
             Ok(plan) => plan,
             Err(error) => return Err(self.op_error(step.decl.name.span, error)),

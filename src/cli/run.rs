@@ -36,8 +36,7 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
         let _ = writeln!(io::stderr().lock(), "{line}");
     });
     let cancel = session.cancel_token();
-    let (result, interrupted) =
-        interrupt::on(move || cancel.cancel(), || session.run());
+    let (result, interrupted) = interrupt::on(move || cancel.cancel(), || session.run());
     let later = session.take_diagnostics();
     show(&later, session.sources(), output);
     if let Some(exit) = printer.failed(output) {

@@ -42,7 +42,9 @@ use crate::{
     syntax::{self, ast::Ast},
 };
 
-pub use host::{HostFunction, HostTable};
+pub use host::HostFunction;
+#[doc(hidden)]
+pub use host::HostTable;
 pub use inspect::Documentation;
 pub(crate) use inspect::head;
 pub use parameters::Parameter;

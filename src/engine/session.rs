@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{CancelToken, Source, Value, internal_fault, stack::{on_big_stack, on_this_stack}};
+use super::{
+    CancelToken, Source, Value, internal_fault,
+    stack::{on_big_stack, on_this_stack},
+};
 use crate::{
     check::{self, Eval, Evaluator, Halt},
     codes,

@@ -2,11 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{
-    check,
-    exec::Tensor,
-    ir::DType,
-};
+use crate::{check, exec::Tensor, ir::DType};
 
 /// A value that crosses between a host and a script.
 ///
@@ -92,7 +88,8 @@ impl fmt::Debug for Object {
 impl PartialEq for Object {
     /// The same thing of the same session.
     fn eq(&self, other: &Self) -> bool {
-        self.session == other.session && self.value.identity().is_some_and(|id| other.value.identity() == Some(id))
+        self.session == other.session
+            && self.value.identity().is_some_and(|id| other.value.identity() == Some(id))
     }
 }
 

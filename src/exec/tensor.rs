@@ -195,7 +195,9 @@ impl Tensor {
         }
         // SAFETY: the words hold at least `elements()` values of T (see `Storage`), aligned to 16
         // bytes, every bit pattern of which is valid (see `Element`).
-        Some(unsafe { std::slice::from_raw_parts(self.storage.words.as_ptr().cast::<T>(), self.ty.elements()) })
+        Some(unsafe {
+            std::slice::from_raw_parts(self.storage.words.as_ptr().cast::<T>(), self.ty.elements())
+        })
     }
 
     /// The elements, where `T` is their type, copied first if they are shared; `None` also where
@@ -213,7 +215,9 @@ impl Tensor {
     /// The elements as little-endian bytes, in row-major order.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `bytes()` bytes were allocated and initialised with the storage.
-        unsafe { std::slice::from_raw_parts(self.storage.words.as_ptr().cast::<u8>(), self.ty.bytes() as usize) }
+        unsafe {
+            std::slice::from_raw_parts(self.storage.words.as_ptr().cast::<u8>(), self.ty.bytes() as usize)
+        }
     }
 
     /// The bytes, copied first if they are shared; an error where memory is short for the copy.

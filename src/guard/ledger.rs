@@ -82,9 +82,7 @@ impl Ledger {
                 self.most.fetch_max(before + bytes, Ordering::Relaxed);
                 Ok(Charge { ledger: Arc::clone(self), bytes })
             }
-            Err(used) => {
-                Err(OutOfMemory { what: what.to_string(), bytes, limit: Some((used, self.limit)) })
-            }
+            Err(used) => Err(OutOfMemory { what: what.to_string(), bytes, limit: Some((used, self.limit)) }),
         }
     }
 }

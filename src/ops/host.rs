@@ -79,12 +79,7 @@ impl HostOp {
         infer: impl Fn(&[Type]) -> Result<Vec<Type>, String> + Send + Sync + 'static,
         run: impl Fn(&[TensorRef<'_>], &mut [TensorMut<'_>]) -> Result<(), String> + Send + Sync + 'static,
     ) -> HostOp {
-        HostOp {
-            name: name.into(),
-            infer: Arc::new(infer),
-            run: Arc::new(run),
-            gradient: HostGradient::None,
-        }
+        HostOp { name: name.into(), infer: Arc::new(infer), run: Arc::new(run), gradient: HostGradient::None }
     }
 
     /// The gradient is another op. It takes the operands, the results and the gradients of the
@@ -180,8 +175,11 @@ impl Hash for HostKernel {
 /// Runs the kernel of an opaque node.
 pub(super) fn run(opaque: &Opaque, call: &Call<'_>) -> Result<(), OpError> {
     let Some(host) = &opaque.host else {
-        return Err(OpError::new(format!("`opaque` {:?} has no kernel here: it can only be planned", opaque.name))
-            .help("a host registers ops with `Engine::with_op`"));
+        return Err(OpError::new(format!(
+            "`opaque` {:?} has no kernel here: it can only be planned",
+            opaque.name
+        ))
+        .help("a host registers ops with `Engine::with_op`"));
     };
     if !opaque.overwrites.is_empty() {
         return Err(OpError::new("internal: a host op that overwrites its operands"));

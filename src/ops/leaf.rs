@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    GradNode, Gradient, HostKernel, HostOp, Memory, Number, OpError, Operation, expect_args, host,
-};
+use super::{GradNode, Gradient, HostKernel, HostOp, Memory, Number, OpError, Operation, expect_args, host};
 use crate::{
     exec::cpu::{Call, movement},
     ir::{DType, Graph, SlotId, Type},

@@ -150,8 +150,7 @@ impl Repl {
         let cancel = self.session.cancel_token();
         let handle = cancel.clone();
         let started = Instant::now();
-        let (result, interrupted) =
-            interrupt::on(move || cancel.cancel(), || run(&mut self.session));
+        let (result, interrupted) = interrupt::on(move || cancel.cancel(), || run(&mut self.session));
         let elapsed = started.elapsed();
         // A Ctrl-C that came too late must not stop the next input.
         handle.reset();

@@ -113,7 +113,9 @@ impl Search<'_> {
 
     /// The best order is not proved to be optimal, and nobody wants to stop here.
     fn is_open(&self) -> bool {
-        !guard::cancelled() && self.ix.exact && self.found.first().is_some_and(|best| best.peak > self.proof.units)
+        !guard::cancelled()
+            && self.ix.exact
+            && self.found.first().is_some_and(|best| best.peak > self.proof.units)
     }
 
     /// Bounds by single cuts, and a short try to prove the best order optimal.

@@ -15,14 +15,18 @@ fn every_kind_of_argument() {
         "fn describe(x, rate, name, flag, sizes, kind) = (x * rate, name, flag, sizes, kind, 3, len(sizes))",
     );
     let list: Value = vec![1, 2, 3].into();
-    let args = [ones(&[2]).into(), 0.5.into(), "relu".into(), true.into(), list.clone(), tg::ir::DType::BF16.into()];
+    let args =
+        [ones(&[2]).into(), 0.5.into(), "relu".into(), true.into(), list.clone(), tg::ir::DType::BF16.into()];
     let result = session.call("describe", &args).expect("it runs");
     let [x, name, flag, sizes, kind, three, count] = result.items().expect("a tuple") else {
         panic!("seven results, got {result:?}");
     };
     assert_eq!(x.as_tensor().and_then(|t| t.as_slice::<f32>()), Some(&[0.5, 0.5][..]));
     assert_eq!((name.as_str(), flag.as_bool(), sizes), (Some("relu"), Some(true), &list));
-    assert_eq!((kind, three.as_i64(), count.as_f64()), (&Value::DType(tg::ir::DType::BF16), Some(3), Some(3.0)));
+    assert_eq!(
+        (kind, three.as_i64(), count.as_f64()),
+        (&Value::DType(tg::ir::DType::BF16), Some(3), Some(3.0))
+    );
     assert_eq!(result.tensors().len(), 1);
 }
 
@@ -54,7 +58,7 @@ fn a_loss_is_a_number() {
     };
     let (first, second) = (call(1.0).expect("it runs"), call(1.0).expect("it runs"));
     assert!(second < first && second > 0.0);
-    assert!(call(2.0).expect("it runs") > second);
+    assert_eq!(call(0.0).expect("it runs"), 0.0);
     // A new rate is no new plan.
     assert_eq!(session.plans().len(), 1);
 }
@@ -76,7 +80,7 @@ fn wrong_calls_name_the_signature() {
     let mut session = session(TRAIN);
     let mut fail = |name: &str, args: &[Value]| session.call(name, args).expect_err("it is wrong");
     let error = fail("train", &[]);
-    assert_eq!(first(&error), "TG0212 `train` needs `x` and `rate`");
+    assert_eq!(first(&error), "TG0212 `train` needs `x`, `rate`");
     let diagnostic = &error.diagnostics()[0];
     assert_eq!(error.sources().text(diagnostic.primary.span), "train");
     assert_eq!(diagnostic.notes, ["it is declared as `step train(x: f32[4, 2], rate: f32)`"]);
@@ -143,10 +147,8 @@ fn library_examples_are_planned_once() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/blocks_manual.tg"))
         .expect("the example");
     let mut options = tg::CompileOptions::default();
-    for name in ["layers", "width", "batch"] {
-        if text.contains(&format!("const {name} ")) {
-            options.sets.push((name.into(), "4".into()));
-        }
+    for (name, value) in [("DEPTH", "3"), ("C", "4"), ("BATCH", "2"), ("SIZE", "4")] {
+        options.sets.push((name.into(), value.into()));
     }
     let program = tg::Engine::new().compile_with(tg::Source::text("blocks.tg", text), &options);
     let program = program.unwrap_or_else(|e| panic!("{e:#?}"));

@@ -2,10 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tg::{
-    CancelToken, CompileOptions, Engine, Source,
-    engine::Planning,
-};
+use tg::{CancelToken, CompileOptions, Engine, Source, engine::Planning};
 
 use super::support::{TRAIN, first, ones, session};
 
@@ -91,15 +88,20 @@ fn runs_stop_and_the_session_goes_on() {
 
 #[test]
 fn worst_orders_and_offsets_stop() {
-    use tg::{guard::{Guard, within}, schedule::{self, BufferFlags, GraphBuilder}};
+    use tg::{
+        guard::{Guard, within},
+        schedule::{self, BufferFlags, GraphBuilder},
+    };
     let mut builder = GraphBuilder::new();
     let flags = BufferFlags::default();
     let mut last: Vec<schedule::BufferId> = Vec::new();
     for k in 0..2000u64 {
         let made = builder.buffer(1000 + (k * 7919) % 5000, flags);
-        let reads: Vec<schedule::BufferId> =
-            [k.checked_sub(1), (k * 104_729).checked_rem(k.max(1))].iter().flatten()
-                .filter_map(|&r| last.get(r as usize).copied()).collect();
+        let reads: Vec<schedule::BufferId> = [k.checked_sub(1), (k * 104_729).checked_rem(k.max(1))]
+            .iter()
+            .flatten()
+            .filter_map(|&r| last.get(r as usize).copied())
+            .collect();
         builder.op(&reads, &[made], &[], &[], 0);
         last.push(made);
     }

@@ -59,7 +59,9 @@ fn miette_draws_labels_help_and_codes() {
     assert_eq!(error.related().map(Iterator::count), Some(1));
     let mut drawn = String::new();
     NarratableReportHandler::new().render_report(&mut drawn, &error).expect("it can be drawn");
-    for part in ["TG0221", "TG0201", "x @ ones([3, 5])", "p.tg", "did you mean `scale`?", "f32[4, 2]", "f32[3, 5]"] {
+    for part in
+        ["TG0221", "TG0201", "x @ ones([3, 5])", "p.tg", "did you mean `scale`?", "f32[4, 2]", "f32[3, 5]"]
+    {
         assert!(drawn.contains(part), "{part} is missing from\n{drawn}");
     }
     let labels: Vec<usize> = error.labels().expect("labels").map(|l| l.offset()).collect();

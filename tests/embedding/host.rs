@@ -139,7 +139,15 @@ fn ops_are_planned_differentiated_and_recomputed() {
     let names: Vec<&str> = plan.graph.nodes().map(|n| n.op().name()).collect();
     assert_eq!(names.iter().filter(|n| **n == "opaque").count(), 2, "{names:?}");
     // Script code runs it at once.
-    assert_eq!(numbers(&by_op.compile(Source::text("p.tg", "fn f(x) = cube(x)")).and_then(|p| p.session()?.call("f", &[(&x).into()])).expect("it runs")), [1.0, 8.0]);
+    assert_eq!(
+        numbers(
+            &by_op
+                .compile(Source::text("p.tg", "fn f(x) = cube(x)"))
+                .and_then(|p| p.session()?.call("f", &[(&x).into()]))
+                .expect("it runs")
+        ),
+        [1.0, 8.0]
+    );
 }
 
 #[test]
@@ -167,10 +175,13 @@ fn mistakes_with_ops_are_told() {
     );
     assert_eq!(
         error(&slope, "fn slope(x, y, dy) = sum(dy)\nstep f(x: f32[2]) { return grad(sum(cube(x)), x) }"),
-        "TG0221 the gradient `slope` of `cube` gives f32[], expected f32[2]"
+        "TG0221 the gradient `slope` of `cube` gives f32, expected f32[2]"
     );
     let named = Engine::new().with_function("relu", |_| Ok(Value::Unit));
-    assert_eq!(error(&named, "let x = 1"), "TG0207 the host registers `relu`, which is a name of the language");
+    assert_eq!(
+        error(&named, "let x = 1"),
+        "TG0207 the host registers `relu`, which is a name of the language"
+    );
     assert_eq!(error(&Engine::new(), "step f(x: f32[2]) { return cube(x) }"), "TG0201 unknown name `cube`");
 }
 

@@ -1,9 +1,6 @@
 //! Tiny limits: every path that takes memory ends in an error that names the limit and the sizes.
 
-use tg::{
-    Engine, Source, Tensor,
-    engine::Limits,
-};
+use tg::{Engine, Source, Tensor, engine::Limits};
 
 use super::support::{TRAIN, first, limited, ones};
 
@@ -41,7 +38,8 @@ fn parameters_and_states_are_counted() {
 
 #[test]
 fn arenas_and_outputs_are_counted() {
-    let text = "step f(x: f32[100, 100]) { return exp(x @ x) @ x }\nlet big = ones([400, 500])\nf(ones([100, 100]))";
+    let text =
+        "step f(x: f32[100, 100]) { return exp(x @ x) @ x }\nlet big = ones([400, 500])\nf(ones([100, 100]))";
     refused(bytes(870_000), text);
     let text = "step f(x: f32[4]) { return ones([400, 400]) * sum(x) }\nlet xs = []\nfor i in 0..50 { xs = xs + [f(ones([4]))] }";
     refused(bytes(4 * MIB), text);
@@ -60,12 +58,15 @@ fn data_files_and_batches_are_counted() {
         ("let t = data.chars(\"text.txt\")", 300_000),
         ("let t = data.text(\"text.txt\")", 300_000),
         ("let x = load(\"x.safetensors\")", 300_000),
-        ("let x = load(\"x.safetensors\")\nfor b in data.batches(x.x, size: 900) { print(b.shape) }", 500_000),
+        (
+            "let x = load(\"x.safetensors\")\nfor b in data.batches(x.x, size: 900) { print(b.shape) }",
+            500_000,
+        ),
     ];
     for (text, limit) in cases {
         let engine = Engine::new().with_limits(bytes(limit));
-        let mut session = engine.compile(source(text)).and_then(|p| p.session()).unwrap_or_else(|e| panic!("{e:#?}"));
-        let message = first(&session.run().expect_err("it takes too much"));
+        let ran = engine.compile(source(text)).and_then(|p| p.session()?.run());
+        let message = first(&ran.expect_err("it takes too much"));
         assert!(message.starts_with("TG0235 ") && message.contains("`max_host_bytes`"), "{text}: {message}");
     }
     std::fs::remove_dir_all(&folder).expect("it is there");
@@ -92,12 +93,12 @@ fn what_is_dropped_is_given_back() {
 fn a_shared_parameter_needs_room_for_its_copy() {
     // The host holds the parameters, so the step has to copy what it writes.
     let text = "use nn\nuse optim\nlet net = nn.Linear(400, 400)\nstep f(x: f32[1, 400]) { let l = mean(net(x))\n minimize l over net with optim.sgd(lr: 0.1)\n return l }";
-    let mut probe = limited(Limits::default(), text).expect("sound");
-    probe.call("f", &[ones(&[1, 400]).into()]).expect("it runs");
-    let enough = probe.most_host_bytes() + 1000;
-    let mut session = limited(bytes(enough), text).expect("sound");
+    let limit = 4 * MIB;
+    let mut session = limited(bytes(limit), text).expect("sound");
     session.call("f", &[ones(&[1, 400]).into()]).expect("it runs");
     let held = session.get("net.w").expect("a parameter");
+    let rest = (limit - session.host_bytes() - 400_000) / 4;
+    session.eval(&format!("let ballast = ones([{rest}])")).expect("it fits");
     let error = session.call("f", &[ones(&[1, 400]).into()]).expect_err("no room for a copy");
     assert!(first(&error).contains("f32[400, 400] needs 640000 bytes"), "{error:?}");
     drop(held);
@@ -116,12 +117,19 @@ fn counts_have_limits() {
         "TG0235 loops make more than 1000 passes (`max_iterations` of this engine)"
     );
     assert_eq!(
-        check(Limits { max_depth: 30, ..default }, "fn f(n) = if n == 0 { 0 } else { f(n - 1) + 1 }\nprint(f(100))"),
-        "TG0235 calls and expressions are nested more than 30 deep (`max_depth` of this engine)".replace("TG0235", "TG0234")
+        check(
+            Limits { max_depth: 30, ..default },
+            "fn f(n) = if n == 0 { 0 } else { f(n - 1) + 1 }\nprint(f(100))"
+        ),
+        "TG0235 calls and expressions are nested more than 30 deep (`max_depth` of this engine)"
+            .replace("TG0235", "TG0234")
     );
     assert!(
-        check(Limits { max_nodes: 20, ..default }, "step f(x: f32[2]) { let y = x\n for i in 0..30 { y = exp(y) }\n return y }")
-            .ends_with("the graph has more than 20 nodes (`max_nodes` of this engine)")
+        check(
+            Limits { max_nodes: 20, ..default },
+            "step f(x: f32[2]) { let y = x\n for i in 0..30 { y = exp(y) }\n return y }"
+        )
+        .ends_with("the graph has more than 20 nodes (`max_nodes` of this engine)")
     );
     assert!(check(Limits { max_items: 10, ..default }, "let x = [0] * 20").contains("`max_items`"));
     assert!(check(Limits { max_bytes: 100, ..default }, "let x = ones([100])").contains("`max_bytes`"));
@@ -139,7 +147,7 @@ fn a_training_step_runs_in_what_it_says() {
     for _ in 0..3 {
         probe.call("train", &args).expect("it runs");
     }
-    let most = probe.most_host_bytes();
+    let most = probe.most_host_bytes().max(probe.plans()[0].peak_bytes());
     let mut session = limited(bytes(most), TRAIN).expect("sound");
     for _ in 0..3 {
         session.call("train", &args).expect("it fits exactly");
@@ -164,6 +172,6 @@ fn sizes_that_no_machine_has_are_errors() {
     let mut session = limited(limits, text).unwrap_or_else(|e| panic!("{e:#?}"));
     let message = first(&session.run().expect_err("no machine has it"));
     assert!(message.starts_with("TG0235 ") && message.contains("the system does not have them"), "{message}");
-    let ty = tg::ir::Type::new(tg::ir::DType::U8, [1 << 62]).expect("a type");
+    let ty = tg::ir::Type::new(tg::ir::DType::U8, [1 << 50]).expect("a type");
     assert!(Tensor::try_zeros(ty).is_err());
 }

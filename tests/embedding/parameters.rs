@@ -9,12 +9,8 @@ fn parameters_have_names_types_and_values() {
     let mut session = session(
         "use nn\nmodel Net() { let blocks = [nn.Linear(2, 3), nn.Linear(3, 1, bias: false)]\n fn forward(x) = blocks[1](blocks[0](x)) }\nlet net = Net()",
     );
-    let listed: Vec<String> = session
-        .parameters("net")
-        .expect("a model")
-        .iter()
-        .map(|p| format!("{} {}", p.name, p.ty))
-        .collect();
+    let listed: Vec<String> =
+        session.parameters("net").expect("a model").iter().map(|p| format!("{} {}", p.name, p.ty)).collect();
     assert_eq!(listed, ["net.blocks.0.w f32[3, 2]", "net.blocks.0.b f32[3]", "net.blocks.1.w f32[1, 3]"]);
     assert_eq!(session.parameters("").expect("all").len(), 3);
     session.set("net.blocks.1.w", ones(&[1, 3])).expect("it fits");
@@ -38,7 +34,8 @@ fn parameters_have_names_types_and_values() {
 
 #[test]
 fn variables_are_read_and_set() {
-    let mut session = session("let lr = 0.5\nlet xs = [1, 2]\nfn f(x) = x * lr\nstep g(x: f32[2]) { return x * lr }");
+    let mut session =
+        session("let lr = 0.5\nlet xs = [1, 2]\nfn f(x) = x * lr\nstep g(x: f32[2]) { return x * lr }");
     assert_eq!(session.get("lr").expect("a variable"), Value::Float(0.5));
     assert_eq!(session.get("xs.1").expect("an item"), Value::Int(2));
     session.set("lr", 2.0).expect("a variable");

@@ -109,8 +109,7 @@ struct Limits {
 
 impl Limits {
     fn is_over(&self) -> bool {
-        guard::cancelled() ||
-        self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
+        guard::cancelled() || self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }
 
