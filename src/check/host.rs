@@ -57,7 +57,7 @@ impl Evaluator {
             positional.push((self.host_value(argument, span)?, span));
         }
         let result = self.call_value(callee, Args { positional, named: Vec::new() }, span)?;
-        self.to_host(&result, span)
+        self.value_for_host(&result, span)
     }
 
     /// Messages about a host's call point at the declaration, and say how it is called.
@@ -69,8 +69,10 @@ impl Evaluator {
         };
         let signature = engine::head(&self.sources, decl.span, decl.body.span);
         for diagnostic in self.diagnostics.iter_mut().skip(before) {
-            if diagnostic.primary.span == span && diagnostic.primary.text.is_empty() {
-                diagnostic.primary.text = "called by the host".into();
+            if diagnostic.primary.span == span {
+                if diagnostic.primary.text.is_empty() {
+                    diagnostic.primary.text = "called by the host".into();
+                }
                 // The list of names that `bind_args` gives says less.
                 diagnostic.notes.retain(|note| !note.starts_with("it is called as"));
                 diagnostic.notes.push(format!("it is declared as `{signature}`"));
@@ -196,7 +198,7 @@ impl Evaluator {
     /// The value of a variable, parameter or state.
     pub fn get_named(&mut self, path: &str) -> Eval<engine::Value> {
         let (value, span) = self.named_value(path)?;
-        self.to_host(&value, span)
+        self.value_for_host(&value, span)
     }
 
     /// Changes a parameter, a state or a variable that there is.

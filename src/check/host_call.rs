@@ -59,7 +59,7 @@ impl Evaluator {
         }
         let mut values = Vec::with_capacity(args.positional.len());
         for (value, at) in &args.positional {
-            values.push(self.to_host(value, *at)?);
+            values.push(self.value_for_host(value, *at)?);
         }
         let result = match function.call(&values) {
             Ok(result) => result,
@@ -281,7 +281,7 @@ impl Evaluator {
     }
 
     /// A value of the script as one of the host.
-    pub(super) fn to_host(&mut self, value: &Value, span: Span) -> Eval<engine::Value> {
+    pub(super) fn value_for_host(&mut self, value: &Value, span: Span) -> Eval<engine::Value> {
         Ok(match value {
             Value::Unit => engine::Value::Unit,
             Value::Poison => return Err(Halt::Reported),
@@ -290,17 +290,17 @@ impl Evaluator {
             Value::Bool(flag) => engine::Value::Bool(*flag),
             Value::Str(text) => engine::Value::Str(Arc::clone(text)),
             Value::DType(dtype) => engine::Value::DType(*dtype),
-            Value::List(items) => engine::Value::List(self.items_to_host(items, span)?),
+            Value::List(items) => engine::Value::List(self.items_for_host(items, span)?),
             Value::Tuple(items) if items.is_empty() => engine::Value::Unit,
-            Value::Tuple(items) => engine::Value::Tuple(self.items_to_host(items, span)?),
+            Value::Tuple(items) => engine::Value::Tuple(self.items_for_host(items, span)?),
             Value::Range(_) => {
                 let items = self.items(value, span)?;
-                engine::Value::List(self.items_to_host(&items, span)?)
+                engine::Value::List(self.items_for_host(&items, span)?)
             }
             Value::Record(record) => {
                 let mut fields = Vec::with_capacity(record.fields.len());
                 for (name, item) in &record.fields {
-                    fields.push((Arc::clone(name), self.to_host(item, span)?));
+                    fields.push((Arc::clone(name), self.value_for_host(item, span)?));
                 }
                 engine::Value::Record(fields)
             }
@@ -308,7 +308,7 @@ impl Evaluator {
                 let mut fields = Vec::with_capacity(tree.entries.len());
                 for (cell, item) in &tree.entries {
                     if let Some(item) = item {
-                        fields.push((cell.name(), self.to_host(item, span)?));
+                        fields.push((cell.name(), self.value_for_host(item, span)?));
                     }
                 }
                 engine::Value::Record(fields)
@@ -321,7 +321,7 @@ impl Evaluator {
         })
     }
 
-    fn items_to_host(&mut self, items: &[Value], span: Span) -> Eval<Vec<engine::Value>> {
-        items.iter().map(|item| self.to_host(item, span)).collect()
+    fn items_for_host(&mut self, items: &[Value], span: Span) -> Eval<Vec<engine::Value>> {
+        items.iter().map(|item| self.value_for_host(item, span)).collect()
     }
 }

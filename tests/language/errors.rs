@@ -122,7 +122,7 @@ fn calls() {
 fn recursion_without_end() {
     assert_eq!(
         check("fn f(x) = f(x) + 1\nf(1)"),
-        "2: TG0234 calls and expressions are nested more than 4000 deep"
+        "2: TG0234 calls and expressions are nested more than 4000 deep (`max_depth` of this engine)"
     );
 }
 
