@@ -18,6 +18,7 @@ use crate::{
 /// How something is declared or called, and its documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Documentation {
+    /// The head of its declaration.
     pub signature: String,
     /// Markdown; empty where nothing is written.
     pub text: String,

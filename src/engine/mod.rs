@@ -55,6 +55,7 @@ pub use value::{Object, Value, WrongKind};
 /// What runs a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Device {
+    /// All cores of this machine; always there.
     #[default]
     Cpu,
 }
@@ -62,8 +63,11 @@ pub enum Device {
 /// A program's text, its name for reports, and the folder that its paths start from.
 #[derive(Debug, Clone)]
 pub struct Source {
+    /// As in reports.
     pub name: String,
+    /// The program.
     pub text: Arc<str>,
+    /// Where relative paths of the script start, and where its modules are.
     pub directory: PathBuf,
 }
 
@@ -115,6 +119,7 @@ pub struct CompileOptions {
     pub seed: Option<u64>,
     /// Sessions go on from the last file that the script saved.
     pub resume: bool,
+    /// How far steps are planned.
     pub planning: Planning,
     /// Stops the compilation. Sessions have a token of their own.
     pub cancel: CancelToken,
@@ -130,15 +135,18 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// An engine with the default limits, on the CPU, with seed 0.
     pub fn new() -> Engine {
         Engine::default()
     }
 
+    /// What runs the programs.
     pub fn with_device(mut self, device: Device) -> Engine {
         self.device = device;
         self
     }
 
+    /// What one program may take. See [`Limits`].
     pub fn with_limits(mut self, limits: Limits) -> Engine {
         self.limits = limits;
         self
@@ -181,6 +189,7 @@ impl Engine {
         self.compile_with(source, &CompileOptions::default())
     }
 
+    /// The same, with values for constants, a seed, a way to stop it.
     pub fn compile_with(&self, source: Source, options: &CompileOptions) -> Result<Program, Error> {
         let checked = self.check(source, options);
         if checked.diagnostics.iter().any(Diagnostic::is_error) {

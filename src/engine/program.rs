@@ -55,10 +55,12 @@ impl Program {
         &self.checked.diagnostics
     }
 
+    /// The texts that spans point into.
     pub fn sources(&self) -> &Arc<SourceMap> {
         &self.checked.sources
     }
 
+    /// One for each step and set of shapes, in the order of the text.
     pub fn plans(&self) -> &[Arc<Plan>] {
         &self.checked.plans
     }

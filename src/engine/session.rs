@@ -30,7 +30,9 @@ pub struct Evaluated {
 /// A variable of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
+    /// As in the script.
     pub name: Arc<str>,
+    /// Its type, as [`Evaluated::kind`] gives it.
     pub kind: String,
     /// Bytes of the tensors that it holds.
     pub bytes: u64,
@@ -188,6 +190,7 @@ impl Session {
         self.evaluator.variables()
     }
 
+    /// The texts that spans point into; inputs of [`Session::eval`] join them.
     pub fn sources(&self) -> &SourceMap {
         &self.evaluator.sources
     }
