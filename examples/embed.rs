@@ -37,7 +37,8 @@ step train(x: f32[64, 2], target: f32[64, 1]) {
 step predict(x: f32[N, 2]) { return net(x) }
 
 fn plus_one(n) = n + 1
-fn report(epoch, loss) = log_line("epoch {epoch}: loss {loss:.4}")
+let epoch = 0
+let current = 0.0
 "#;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -86,7 +87,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         loss = session.call("train", &[(&x).into(), (&target).into()])?.try_into()?;
         first.get_or_insert(loss);
         if epoch % 50 == 0 {
-            session.call("report", &[epoch.into(), loss.into()])?;
+            session.set("epoch", epoch)?;
+            session.set("current", loss)?;
+            session.eval("log_line(\"epoch {epoch}: loss {current:.4}\")")?;
         }
     }
     if first.is_some_and(|first| loss > first / 2.0) {
