@@ -78,8 +78,9 @@ codes! {
     RUN_FAILED = "TG0402", "an operation that failed while it ran";
     FILE = "TG0403", "a file that cannot be read or written";
     FILE_CONTENT = "TG0404", "a file whose content does not fit";
-    CANCELLED = "TG0405", "a run that was stopped";
+    CANCELLED = "TG0405", "a run or a compilation that was stopped";
     RAISED = "TG0406", "an error that the script raised";
+    HOST = "TG0407", "a function of the host that failed";
 
     // Faults of `tg`.
     INTERNAL = "TG0901", "a fault of `tg` itself";

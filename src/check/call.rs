@@ -80,6 +80,8 @@ impl Evaluator {
             Value::ModelDef(def) => self.make_model(def, args, span),
             Value::OptimizerDef(def) => self.make_optimizer(def, args, span),
             Value::Step(step) => self.call_step(step, args, span),
+            Value::HostFunction(function) => self.call_host_function(function, args, span),
+            Value::HostOp(op) => self.call_host_op(op, args, span),
             Value::Unknown(Unknown::Any) => Ok(Value::Unknown(Unknown::Any)),
             other => {
                 let kind = other.kind();

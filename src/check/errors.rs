@@ -4,7 +4,7 @@ use super::{Evaluator, value::Value};
 use crate::{
     codes,
     diagnostic::{Code, Diagnostic, Label, Severity},
-    ops::OpError,
+    ops::{Cause, OpError},
     source::Span,
 };
 
@@ -80,9 +80,13 @@ impl Evaluator {
 
     /// An operation on tensors that its operands do not allow.
     pub(super) fn op_error(&mut self, span: Span, error: OpError) -> Halt {
+        if error.cause == Cause::Cancelled {
+            return Halt::Cancelled;
+        }
         let internal = error.message.strip_prefix("internal: ");
         let code = match internal {
             Some(_) => codes::INTERNAL,
+            None if error.cause == Cause::Limit => codes::LIMIT,
             None if error.message.contains("mixes the dtypes") => codes::DTYPE_MIX,
             None => codes::TENSOR_OP,
         };

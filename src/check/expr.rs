@@ -90,12 +90,13 @@ impl Evaluator {
             }
             return Ok(binding.value);
         }
-        if let Some(value) = self.builtin_name(name) {
+        if let Some(value) = self.builtin_name(name).or_else(|| self.settings.host.value(name)) {
             return Ok(value);
         }
         let mut known: Vec<String> = cx.scope.visible_names().iter().map(ToString::to_string).collect();
         known.extend(language::names().map(String::from));
         known.extend(tensor::functions().iter().map(|f| f.name.to_string()));
+        known.extend(self.settings.host.names().map(String::from));
         Err(self.unknown_name(name, span, &known))
     }
 
@@ -367,16 +368,27 @@ impl Evaluator {
         let message = if size.depth > MAX_NESTING {
             format!("lists are nested more than {MAX_NESTING} deep")
         } else if size.items > limit {
-            format!("a list that holds more than {limit} items, with all the lists in it")
+            format!(
+                "a list that holds more than {limit} items, with all the lists in it (`max_items` of this engine)"
+            )
         } else {
             return Ok(());
         };
         Err(self.error(codes::LIMIT, span, message))
     }
 
-    /// Checks for a wish to stop, in loops.
-    pub(super) fn pause(&mut self) -> Eval<()> {
-        if self.cancelled() { Err(Halt::Cancelled) } else { Ok(()) }
+    /// One more pass of a loop: the host may wish to stop, and passes are counted.
+    pub(super) fn pause(&mut self, span: Span) -> Eval<()> {
+        if self.cancelled() {
+            return Err(Halt::Cancelled);
+        }
+        self.passes += 1;
+        let limit = self.settings.limits.max_iterations;
+        if self.passes > limit {
+            let message = format!("loops make more than {limit} passes (`max_iterations` of this engine)");
+            return Err(self.error(codes::LIMIT, span, message));
+        }
+        Ok(())
     }
 
     pub(super) fn is_check(&self) -> bool {

@@ -18,6 +18,7 @@ mod frame;
 mod function;
 mod gradient;
 mod host;
+mod host_call;
 mod index;
 mod iterate;
 mod language;
@@ -29,6 +30,7 @@ mod operand;
 mod operator;
 mod optimizer;
 mod persistent;
+mod plans;
 mod region;
 mod release;
 mod resolve;
@@ -50,23 +52,23 @@ mod walk;
 
 use std::{
     path::PathBuf,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Weak},
 };
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use errors::{Eval, Halt, closest, foreign_word};
 pub use frame::Ensure;
+pub use plans::PlanCache;
 pub use scope::{Binding, Scope, ScopeKind};
 pub use step::Compiled;
 
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    engine::HostTable,
     exec::{Tensor, cpu::Arena},
+    guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
     plan::Plan,
     source::{SourceMap, Span},
@@ -75,6 +77,14 @@ use crate::{
 use frame::Frame;
 use modules::ModuleState;
 use value::{Cx, Step, Value};
+
+/// Whether a name is there without a declaration.
+pub(crate) fn is_builtin(name: &str) -> bool {
+    matches!(name, "training" | "inf" | "nan" | "pi")
+        || DType::parse(name).is_some()
+        || language::find(name).is_some()
+        || tensor::find(name).is_some()
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -97,6 +107,8 @@ pub struct Limits {
     pub max_depth: usize,
     /// Items of a list, and passes of a loop in graph code.
     pub max_items: usize,
+    /// Passes of all loops of one run, call or compilation together.
+    pub max_iterations: u64,
 }
 
 impl Default for Limits {
@@ -107,6 +119,7 @@ impl Default for Limits {
             max_host_bytes: host_memory(),
             max_depth: 4_000,
             max_items: 1 << 24,
+            max_iterations: u64::MAX,
         }
     }
 }
@@ -133,6 +146,12 @@ pub struct Settings {
     /// Continue from the last file that the script saves.
     pub resume: bool,
     pub planning: Planning,
+    /// Stops what this evaluator does.
+    pub cancel: CancelToken,
+    /// What the host brings.
+    pub host: Arc<HostTable>,
+    /// Plans that others have made of the same program.
+    pub plans: Arc<PlanCache>,
 }
 
 /// How far steps are planned.
@@ -156,6 +175,9 @@ impl Default for Settings {
             directory: PathBuf::from("."),
             resume: false,
             planning: Planning::default(),
+            cancel: CancelToken::new(),
+            host: Arc::default(),
+            plans: Arc::default(),
         }
     }
 }
@@ -182,7 +204,7 @@ pub struct Evaluator {
     pub script: Arc<Scope>,
     /// Plans of steps, in the order in which they were made.
     pub plans: Vec<Arc<Plan>>,
-    pub cancel: Arc<AtomicBool>,
+    pub guard: Guard,
     pub output: Output,
     /// What receives lines about the run itself.
     pub notice: Output,
@@ -209,6 +231,8 @@ pub struct Evaluator {
     checked_inits: FxHashSet<(Span, Type)>,
     /// Types of optimizer states, by (place of the expression, type of the parameter).
     state_types: FxHashMap<(Span, Type), Type>,
+    /// Passes of loops since the host's call began.
+    pub passes: u64,
     /// How many script expressions with random numbers there were.
     random_calls: u64,
     used_sets: FxHashSet<String>,
@@ -233,12 +257,20 @@ pub struct Evaluator {
     written: FxHashSet<PathBuf>,
     /// The memory that all steps share.
     arena: Arena,
+    /// Gradient functions of host ops, elaborated.
+    templates: host_call::Templates,
+    /// A gradient function of a host op is being elaborated.
+    in_template: bool,
+    /// Of this evaluator: objects that hosts hold belong to one.
+    pub id: u64,
 }
 
 impl Evaluator {
     pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
         let script = Scope::new(ScopeKind::Script, None);
         let arena = Arena::new(settings.limits.max_host_bytes);
+        let ledger = Arc::new(Ledger::new(settings.limits.max_host_bytes));
+        let guard = Guard { cancel: settings.cancel.clone(), ledger };
         Evaluator {
             mode,
             settings,
@@ -247,7 +279,7 @@ impl Evaluator {
             scopes: vec![Arc::downgrade(&script)],
             script,
             plans: Vec::new(),
-            cancel: Arc::new(AtomicBool::new(false)),
+            guard,
             output: Box::new(|_| {}),
             notice: Box::new(|_| {}),
             effects: true,
@@ -263,6 +295,7 @@ impl Evaluator {
             declared: None,
             checked_inits: FxHashSet::default(),
             state_types: FxHashMap::default(),
+            passes: 0,
             random_calls: 0,
             used_sets: FxHashSet::default(),
             console: script::Console::default(),
@@ -277,6 +310,9 @@ impl Evaluator {
             pending_counts: FxHashMap::default(),
             written: FxHashSet::default(),
             arena,
+            templates: Default::default(),
+            in_template: false,
+            id: value::fresh_id(),
         }
     }
 
@@ -331,7 +367,7 @@ impl Evaluator {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
+        self.guard.cancel.is_cancelled()
     }
 
     /// Whether the next error ends the evaluation: in mode Run nothing after it may happen.
@@ -356,7 +392,9 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::TOO_DEEP,
                     outermost,
-                    format!("calls and expressions are nested more than {limit} deep"),
+                    format!(
+                        "calls and expressions are nested more than {limit} deep (`max_depth` of this engine)"
+                    ),
                 )
                 .help(
                     "a function that calls itself must reach an end, on values known when the graph is built",

@@ -99,7 +99,7 @@ impl Evaluator {
                     return Err(self.error(
                         codes::LIMIT,
                         span,
-                        format!("a string of more than {limit} bytes"),
+                        format!("a string of more than {limit} bytes (`max_items` of this engine)"),
                     ));
                 }
                 Ok(Value::Str(format!("{x}{y}").into()))
@@ -142,7 +142,7 @@ impl Evaluator {
         Err(self.error(
             codes::LIMIT,
             span,
-            format!("a list of {count} items; the limit of this engine is {limit}"),
+            format!("a list of {count} items; the limit of this engine is {limit} (`max_items`)"),
         ))
     }
 

@@ -34,6 +34,7 @@ impl Evaluator {
                 top.extend(bound_names(&cx.ast.stmt(id).kind).into_iter().map(|n| Name::clone(&n.name)));
             }
         });
+        top.extend(self.settings.host.names().map(Name::from));
         resolver.scopes.push(top);
         for &id in &cx.ast.body {
             resolver.declaration(&cx.ast.stmt(id).kind);

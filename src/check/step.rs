@@ -97,6 +97,26 @@ impl Evaluator {
         Ok(compiled)
     }
 
+    /// Whether a call of a step needs no compilation: everything that it takes is there.
+    pub(super) fn is_prepared(&self, step: &Step, values: &[Value]) -> bool {
+        let known = lock(&step.compiled).clone();
+        let mut flat = Flat::default();
+        let is_flat = step.decl.params.len() == values.len()
+            && step.decl.params.iter().zip(values).all(|(param, value)| {
+                let scalar = Self::scalar_dtype(param.ty.as_ref());
+                flat.push_simple(scalar, value)
+            });
+        is_flat
+            && !self.settings.resume
+            && known.iter().any(|compiled| {
+                compiled.key == flat.key
+                    && lock(&compiled.plan).is_some()
+                    && lock(&compiled.executable).is_some()
+                    && compiled.cells.iter().all(|cell| cell.has_data())
+                    && is_current(compiled)
+            })
+    }
+
     /// Elaborates the body of a step.
     fn compile(
         &mut self,
@@ -188,7 +208,7 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::LIMIT,
                     span,
-                    format!("`{}` needs {} to run, more than the {} that there are", step.name(), mebibytes(peak), mebibytes(limit)),
+                    format!("`{}` needs {} to run, more than the {} of `max_host_bytes`", step.name(), mebibytes(peak), mebibytes(limit)),
                 )
                 .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
             ));
@@ -206,8 +226,9 @@ impl Evaluator {
                 executable.set_printer(Some(Box::new(move |label, tensor| {
                     lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
-                let cancel = Arc::clone(&self.cancel);
-                let result = executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, &cancel);
+                let cancel = self.guard.cancel.clone();
+                let result =
+                    executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
                 *lock(&compiled.executable) = Some(executable);
                 for line in std::mem::take(&mut *lock(&printed)) {
                     self.write_line(&line);

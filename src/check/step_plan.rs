@@ -30,8 +30,11 @@ impl Evaluator {
         }
         let prove = self.settings.planning == Planning::Proved;
         let options = lower::PlanOptions { schedule: schedule::Options { prove, ..Default::default() } };
-        let plan = match lower::plan(&compiled.graph, step.name(), &options) {
-            Ok(plan) => Arc::new(plan),
+        let cache = Arc::clone(&self.settings.plans);
+        let made = cache
+            .get(step.name(), &compiled.graph, prove, || lower::plan(&compiled.graph, step.name(), &options));
+        let plan = match made {
+            Ok(plan) => plan,
             Err(error) => return Err(self.op_error(step.decl.name.span, error)),
         };
         *lock(&compiled.plan) = Some(Arc::clone(&plan));
@@ -85,7 +88,7 @@ impl Evaluator {
                 codes::LIMIT,
                 step.decl.name.span,
                 format!(
-                    "the peak of `{}` is {}; the limit of this engine is {}",
+                    "the peak of `{}` is {}; the limit of this engine is {} (`max_bytes`)",
                     step.name(),
                     mebibytes(peak),
                     mebibytes(limit)

@@ -42,7 +42,9 @@ impl Evaluator {
         self.hoist(cx, stmts);
         let mut last = Value::Unit;
         for &id in stmts {
-            self.pause()?;
+            if self.cancelled() {
+                return Err(Halt::Cancelled);
+            }
             match self.stmt(cx, id) {
                 Ok(value) => last = value,
                 Err(Halt::Reported) => {

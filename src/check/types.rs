@@ -172,7 +172,7 @@ impl Evaluator {
             Ok(ty) if ty.bytes() > limit => Err(self.error(
                 codes::LIMIT,
                 span,
-                format!("{ty} takes {} bytes; the limit of this engine is {limit}", ty.bytes()),
+                format!("{ty} takes {} bytes; the limit of this engine is {limit} (`max_bytes`)", ty.bytes()),
             )),
             Ok(ty) => Ok(ty),
             Err(error) => Err(self.error(codes::SHAPE_MISMATCH, span, error.to_string())),
@@ -205,7 +205,12 @@ impl Evaluator {
             (Meaning::Kind("function"), v) => {
                 matches!(
                     v,
-                    Value::Function(_) | Value::Builtin(_) | Value::TensorFunction(_) | Value::Model(_)
+                    Value::Function(_)
+                        | Value::Builtin(_)
+                        | Value::TensorFunction(_)
+                        | Value::HostFunction(_)
+                        | Value::HostOp(_)
+                        | Value::Model(_)
                 )
             }
             (Meaning::Model(def), Value::Model(model)) => model.def.id == def.id,

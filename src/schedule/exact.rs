@@ -14,6 +14,7 @@ use std::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::index::Index;
+use crate::guard;
 
 /// The widest stretch: a set of its ops is one word.
 pub(super) const WIDTH: usize = 128;
@@ -74,7 +75,7 @@ pub(super) fn search(ix: &Index, range: Range<'_>, floor: i64, limit: i64, state
     let mut entry = State { from: 0, steps: Vec::new(), alive: range.alive };
     let mut set = 0u128;
     loop {
-        if *states == 0 {
+        if *states == 0 || guard::cancelled() {
             return Found::GaveUp(peak);
         }
         *states -= 1;

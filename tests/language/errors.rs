@@ -122,7 +122,7 @@ fn calls() {
 fn recursion_without_end() {
     assert_eq!(
         check("fn f(x) = f(x) + 1\nf(1)"),
-        "2: TG0234 calls and expressions are nested more than 4000 deep"
+        "2: TG0234 calls and expressions are nested more than 4000 deep (`max_depth` of this engine)"
     );
 }
 
@@ -221,15 +221,15 @@ fn limits() {
     };
     assert_eq!(
         check("step f(x: f32[2]) { let y = x\n for i in 0..90 { y = exp(y) }\n return y }"),
-        "2: TG0235 the graph has more than 50 nodes, the limit of this engine"
+        "2: TG0235 the graph has more than 50 nodes (`max_nodes` of this engine)"
     );
     assert_eq!(
         check("let xs = [0] * 1000"),
-        "1: TG0235 a list of 1000 items; the limit of this engine is 100"
+        "1: TG0235 a list of 1000 items; the limit of this engine is 100 (`max_items`)"
     );
     assert_eq!(
         check("step f(x: f32[1000, 1000]) { return x }"),
-        "1: TG0235 f32[1000, 1000] takes 4000000 bytes; the limit of this engine is 1048576"
+        "1: TG0235 f32[1000, 1000] takes 4000000 bytes; the limit of this engine is 1048576 (`max_bytes`)"
     );
 }
 

@@ -34,6 +34,7 @@ fn example() -> (Plan, SourceMap) {
         results: vec![ty],
         overwrites: Vec::new(),
         workspace: 0,
+        host: None,
     };
     let x = graph.value(ops::Input { index: 0 }, &[]).unwrap();
     let w = graph.value(ops::Read { slot: SlotId(0) }, &[]).unwrap();

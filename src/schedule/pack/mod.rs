@@ -6,6 +6,7 @@ mod search;
 
 use std::time::{Duration, Instant};
 
+use crate::guard;
 use search::{By, Outcome, Search};
 
 /// A block of memory and the time it is needed: from `lower` up to, not including, `upper`.
@@ -108,7 +109,7 @@ struct Limits {
 
 impl Limits {
     fn is_over(&self) -> bool {
-        self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
+        guard::cancelled() || self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }
 

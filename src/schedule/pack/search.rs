@@ -8,6 +8,7 @@
 //! with each other are separate problems.
 
 use super::Item;
+use crate::guard;
 
 /// A search with more blocks than this is not started.
 pub(super) const MOST_BLOCKS: usize = 4_000;
@@ -97,7 +98,7 @@ impl Search {
         for at in 0..=blocks.len() {
             if at > start && (at == blocks.len() || self.first[blocks[at] as usize] > end) {
                 let reach = self.reach(&blocks[start..at]);
-                if self.work == 0 {
+                if self.work == 0 || guard::cancelled() {
                     return Outcome::GaveUp;
                 }
                 if reach > self.height {

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use crate::schedule::index::Index;
+use crate::{guard, schedule::index::Index};
 
 use super::{
     WorstOptions,
@@ -144,7 +144,7 @@ impl<'a> Search<'a> {
             if self.worst > self.limit {
                 return case.bound;
             }
-            if self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end) {
+            if self.work == 0 || guard::cancelled() || self.end.is_some_and(|end| Instant::now() >= end) {
                 return case.bound;
             }
             let Some(mut moment) = self.moments.remove(&case.section) else { continue };
