@@ -131,8 +131,16 @@ impl Evaluator {
         }
     }
 
+    /// Whether text that did not parse may have bound a name: then its uses are not judged.
+    pub(super) fn is_lost(&self, name: &str) -> bool {
+        self.lost.contains(name)
+    }
+
     /// An error for a name that nothing defines.
     pub(super) fn unknown_name(&mut self, name: &str, span: Span, known: &[String]) -> Halt {
+        if self.is_lost(name) {
+            return Halt::Reported;
+        }
         let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"));
         if let Some(tip) = foreign_word(name) {
             diagnostic.help.push(tip.into());

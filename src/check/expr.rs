@@ -27,7 +27,10 @@ const MAX_NESTING: usize = 100;
 impl Evaluator {
     pub(super) fn expr(&mut self, cx: &Cx, id: ExprId) -> Eval {
         let span = cx.ast.expr(id).span;
-        self.deeper(span, |ev| ev.expr_kind(cx, id, span))
+        match self.deeper(span, |ev| ev.expr_kind(cx, id, span)) {
+            Ok(Value::Poison) => Err(Halt::Reported),
+            result => result,
+        }
     }
 
     fn expr_kind(&mut self, cx: &Cx, id: ExprId, span: Span) -> Eval {

@@ -11,6 +11,7 @@ mod assign;
 mod attribute;
 mod call;
 mod data;
+mod declarations;
 mod errors;
 mod expr;
 mod files;
@@ -51,7 +52,7 @@ mod walk;
 use std::{
     path::PathBuf,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -170,7 +171,7 @@ struct CallSite {
     parent: Option<OriginId>,
 }
 
-/// What receives printed text.
+/// What receives printed text, a line at a time.
 pub type Output = Box<dyn FnMut(&str) + Send>;
 
 pub struct Evaluator {
@@ -183,7 +184,8 @@ pub struct Evaluator {
     /// Plans of steps, in the order in which they were made.
     pub plans: Vec<Arc<Plan>>,
     pub cancel: Arc<AtomicBool>,
-    pub output: Output,
+    /// Shared with a step that runs, which shows values while it does.
+    pub output: Arc<Mutex<Output>>,
     /// What receives lines about the run itself.
     pub notice: Output,
     /// Statements with effects (loops, printing, files) happen. Off for sessions that only define.
@@ -193,6 +195,10 @@ pub struct Evaluator {
     /// Models whose bodies are being evaluated, the innermost last.
     building: Vec<model::Building>,
     depth: usize,
+    /// Names that text which did not parse may have bound.
+    lost: FxHashSet<Name>,
+    /// How many statements failed so far.
+    failures: usize,
     /// Branches around the code that is followed whose conditions are not known, in mode Check.
     doubtful: usize,
     /// In mode Check: a whole number was taken from a tensor, and a sample stands for it.
@@ -248,13 +254,15 @@ impl Evaluator {
             script,
             plans: Vec::new(),
             cancel: Arc::new(AtomicBool::new(false)),
-            output: Box::new(|_| {}),
+            output: Arc::new(Mutex::new(Box::new(|_| {}))),
             notice: Box::new(|_| {}),
             effects: true,
             frames: Vec::new(),
             calls: Vec::new(),
             building: Vec::new(),
             depth: 0,
+            lost: FxHashSet::default(),
+            failures: 0,
             doubtful: 0,
             guessed: false,
             modules: FxHashMap::default(),
@@ -284,6 +292,11 @@ impl Evaluator {
     /// last one where it is an expression.
     pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
         let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
+        self.lost.extend(ast.lost.iter().cloned());
+        // What two declarations of one name would do is not to happen.
+        if !self.judge_declarations(&ast) && self.mode == Mode::Run {
+            return Err(Halt::Reported);
+        }
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);
@@ -311,7 +324,7 @@ impl Evaluator {
             .sets
             .iter()
             .map(|(name, _)| name.clone())
-            .filter(|name| !self.used_sets.contains(name))
+            .filter(|name| !self.used_sets.contains(name) && !self.lost.contains(name.as_str()))
             .collect();
         for name in unused {
             self.report(

@@ -1,5 +1,5 @@
-//! Names in bodies that no call has visited: functions, steps and models that a script declares are
-//! judged even where it never uses them.
+//! Names in code that evaluation has not visited: functions, steps and models that a script declares
+//! are judged even where it never uses them, and so are branches that it does not take.
 //!
 //! The pass is lenient where only values can tell (fields, arguments) and exact about scopes.
 
@@ -36,7 +36,7 @@ impl Evaluator {
         });
         resolver.scopes.push(top);
         for &id in &cx.ast.body {
-            resolver.declaration(&cx.ast.stmt(id).kind);
+            resolver.stmt(&cx.ast.stmt(id).kind);
         }
         for (name, span, known) in resolver.unknown {
             self.unknown_name(&name, span, &known);
@@ -47,7 +47,7 @@ impl Evaluator {
 /// The names that a statement binds in its own scope.
 fn bound_names(stmt: &StmtKind) -> Vec<&Ident> {
     match stmt {
-        StmtKind::Let { names, .. } => names.iter().collect(),
+        StmtKind::Let { names, .. } | StmtKind::Error(names) => names.iter().collect(),
         StmtKind::Const { name, .. } => vec![name],
         StmtKind::Use { path, alias } => alias.as_ref().or(path.last()).into_iter().collect(),
         StmtKind::Fn(decl) | StmtKind::Step(decl) => vec![&decl.name],
@@ -210,7 +210,7 @@ impl Resolver<'_> {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
             }
             StmtKind::Ensure { limit, .. } => self.expr(*limit),
-            StmtKind::Error | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
+            StmtKind::Error(_) | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
         }
         bound_names(stmt).iter().for_each(|n| self.bind(&n.name));
     }

@@ -373,7 +373,7 @@ fn is_variable_name(name: &str) -> bool {
 }
 
 /// The dimension variable that a dimension may bind.
-fn variable<'a>(ast: &'a crate::syntax::ast::Ast, dim: &'a DimExpr) -> Option<(&'a Name, Span)> {
+pub(super) fn variable<'a>(ast: &'a crate::syntax::ast::Ast, dim: &'a DimExpr) -> Option<(&'a Name, Span)> {
     match dim {
         DimExpr::Default { name, .. } => Some((&name.name, name.span)),
         DimExpr::Expr(id) => match &ast.expr(*id).kind {

@@ -1,7 +1,7 @@
 //! A running program: its variables, parameters and steps.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -131,7 +131,7 @@ impl Session {
 
     /// What receives printed lines. They are dropped where nothing is set.
     pub fn on_print(&mut self, output: impl FnMut(&str) + Send + 'static) {
-        self.evaluator.output = Box::new(output);
+        self.evaluator.output = Arc::new(Mutex::new(Box::new(output)));
     }
 
     /// What receives lines about the run itself, such as where it was resumed. They are dropped

@@ -28,6 +28,8 @@ pub(crate) struct Laid<'s> {
     /// For each token the opening bracket around it: its start and its kind.
     pub enclosing: Vec<Option<(u32, Bracket)>>,
     pub diagnostics: Vec<Diagnostic>,
+    /// Where a `}` closed nothing.
+    pub stray_braces: Vec<u32>,
     /// The text may go on: something is open at its end.
     pub incomplete: bool,
 }
@@ -78,6 +80,7 @@ pub(crate) fn lay_out<'s>(file: FileId, lexed: &Lexed<'s>) -> Laid<'s> {
             tokens: Vec::with_capacity(lexed.tokens.len()),
             enclosing: Vec::with_capacity(lexed.tokens.len()),
             diagnostics: Vec::new(),
+            stray_braces: Vec::new(),
             incomplete: false,
         },
         open: Vec::new(),
@@ -129,6 +132,8 @@ struct Open {
     end: u32,
     /// The level around the bracket.
     outer: Level,
+    /// The parameters of a declaration stand in it.
+    head: bool,
     /// This is the option list of a `checkpoint`.
     options: bool,
     /// A comparison directly inside this region was reported.
@@ -403,8 +408,19 @@ impl<'s> Layout<'s, '_> {
         if self.level.depth >= MAX_NESTING {
             return self.too_deep(start, end);
         }
+        // A body starts: the parentheses of its head were forgotten.
+        if bracket == Bracket::Brace
+            && self.open.last().is_some_and(|o| o.head)
+            && self.last().is_some_and(Token::ends_operand)
+        {
+            let keep = self.open.len() - 1;
+            self.unclosed(keep, (start, end));
+        }
+        let declares = |t: &Spanned<'s>| matches!(t.1, Token::Fn | Token::Step | Token::Model);
+        let before_name = self.laid.tokens.len().checked_sub(2).and_then(|at| self.laid.tokens.get(at));
+        let head = bracket == Bracket::Paren && before_name.is_some_and(declares);
         self.emit(start, token, end);
-        self.open.push(Open { bracket, start, end, outer: self.level, options, reported: false });
+        self.open.push(Open { bracket, start, end, outer: self.level, head, options, reported: false });
         let depth = self.level.depth + 1;
         self.level = Level { awaits: Awaits::Nothing, floor: depth, base: depth, depth };
     }
@@ -479,11 +495,16 @@ impl<'s> Layout<'s, '_> {
                 );
                 self.pop(start, end);
             }
-            _ => self.report(Diagnostic::error(
-                codes::UNMATCHED,
-                span,
-                format!("`{closer}` closes nothing that is open"),
-            )),
+            _ => {
+                if bracket == Bracket::Brace {
+                    self.laid.stray_braces.push(start);
+                }
+                self.report(Diagnostic::error(
+                    codes::UNMATCHED,
+                    span,
+                    format!("`{closer}` closes nothing that is open"),
+                ));
+            }
         }
     }
 
@@ -511,6 +532,10 @@ impl<'s> Layout<'s, '_> {
                     error = error.help("statements inside a region stand in `checkpoint < { … } >`");
                 }
                 self.report(error);
+            }
+            // What was cut off has no value, and nothing more is said about it.
+            if open.bracket != Bracket::Brace {
+                self.emit(here, Token::Invalid, here);
             }
             self.pop(here, here);
         }

@@ -106,7 +106,7 @@ impl<'s> Lexer<'s> {
             }
             Token::BadNumber(text) => {
                 self.bad_number(span, text);
-                Token::Number("0")
+                Token::Invalid
             }
             // Escapes and holes of a broken string are not looked at.
             Token::OpenStr(_) => {
@@ -120,14 +120,14 @@ impl<'s> Lexer<'s> {
                     .help("close it with `\"`; write a line break inside a string as `\\n`"),
                 );
                 self.open_strings.push(end);
-                Token::Str("\"\"")
+                Token::Invalid
             }
             Token::QuotedStr(_) => {
                 self.report(
                     Diagnostic::error(codes::FOREIGN, span, "strings stand in double quotes")
                         .help("write `\"…\"` instead of `'…'`"),
                 );
-                Token::Str("\"\"")
+                Token::Invalid
             }
             Token::AmpAmp => self.replace(span, "&&", "and", Token::And),
             Token::BarBar => self.replace(span, "||", "or", Token::Or),
