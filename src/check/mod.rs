@@ -197,6 +197,8 @@ pub struct Evaluator {
     depth: usize,
     /// Names that text which did not parse may have bound.
     lost: FxHashSet<Name>,
+    /// Such a text declared something whose name is lost too.
+    lost_any: bool,
     /// How many statements failed so far.
     failures: usize,
     /// Branches around the code that is followed whose conditions are not known, in mode Check.
@@ -262,6 +264,7 @@ impl Evaluator {
             building: Vec::new(),
             depth: 0,
             lost: FxHashSet::default(),
+            lost_any: false,
             failures: 0,
             doubtful: 0,
             guessed: false,
@@ -293,6 +296,7 @@ impl Evaluator {
     pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
         let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
         self.lost.extend(ast.lost.iter().cloned());
+        self.lost_any |= ast.lost_any;
         // What two declarations of one name would do is not to happen.
         if !self.judge_declarations(&ast) && self.mode == Mode::Run {
             return Err(Halt::Reported);

@@ -36,6 +36,8 @@ pub struct Ast {
     pub body: Vec<StmtId>,
     /// Names that text which could not be parsed may have bound: nothing is known of them.
     pub lost: Vec<Name>,
+    /// A declaration was lost with its name: any name may be that one.
+    pub lost_any: bool,
 }
 
 impl Ast {

@@ -5,6 +5,8 @@
 //! closer without an opener is reported and left out. So one mistake does not swallow the rest
 //! of a file, and the grammar may rely on it when it recovers.
 
+use rustc_hash::FxHashSet;
+
 use super::{
     lexer::Lexed,
     token::{Spanned, Token},
@@ -28,6 +30,8 @@ pub(crate) struct Laid<'s> {
     /// For each token the opening bracket around it: its start and its kind.
     pub enclosing: Vec<Option<(u32, Bracket)>>,
     pub diagnostics: Vec<Diagnostic>,
+    /// Where brackets start that are not closed.
+    pub unclosed: FxHashSet<u32>,
     /// Where a `}` closed nothing.
     pub stray_braces: Vec<u32>,
     /// The text may go on: something is open at its end.
@@ -75,11 +79,13 @@ pub(crate) fn lay_out<'s>(file: FileId, lexed: &Lexed<'s>) -> Laid<'s> {
     let mut layout = Layout {
         file,
         raw: &lexed.tokens,
+        open_strings: &lexed.open_strings,
         at: 0,
         laid: Laid {
             tokens: Vec::with_capacity(lexed.tokens.len()),
             enclosing: Vec::with_capacity(lexed.tokens.len()),
             diagnostics: Vec::new(),
+            unclosed: FxHashSet::default(),
             stray_braces: Vec::new(),
             incomplete: false,
         },
@@ -88,6 +94,7 @@ pub(crate) fn lay_out<'s>(file: FileId, lexed: &Lexed<'s>) -> Laid<'s> {
         newline: None,
         region: Region::None,
         deep_reported: false,
+        mismatched: false,
     };
     layout.run();
     layout.laid
@@ -143,6 +150,8 @@ struct Open {
 struct Layout<'s, 'l> {
     file: FileId,
     raw: &'l [Spanned<'s>],
+    /// Where strings that are not closed end.
+    open_strings: &'l [u32],
     at: usize,
     laid: Laid<'s>,
     open: Vec<Open>,
@@ -151,6 +160,8 @@ struct Layout<'s, 'l> {
     newline: Option<(u32, u32)>,
     region: Region,
     deep_reported: bool,
+    /// A closer on this line did not fit: the others are shifted by it.
+    mismatched: bool,
 }
 
 impl<'s> Layout<'s, '_> {
@@ -158,6 +169,7 @@ impl<'s> Layout<'s, '_> {
         while let Some(&(start, token, end)) = self.raw.get(self.at) {
             self.at += 1;
             if token == Token::Newline {
+                self.mismatched = false;
                 self.newline.get_or_insert((start, end));
                 continue;
             }
@@ -479,6 +491,7 @@ impl<'s> Layout<'s, '_> {
     fn unmatched(&mut self, bracket: Bracket, start: u32, end: u32) {
         let span = Span { file: self.file, start, end };
         let closer = bracket.closer();
+        let explained = std::mem::replace(&mut self.mismatched, true);
         match self.open.last().copied() {
             Some(open) if open.bracket != Bracket::Brace && bracket != Bracket::Brace => {
                 self.report(
@@ -493,8 +506,11 @@ impl<'s> Layout<'s, '_> {
                         format!("this `{}` is open", open.bracket.opener()),
                     ),
                 );
+                // What was meant to be in it is not known.
+                self.emit(start, Token::Invalid, start);
                 self.pop(start, end);
             }
+            _ if explained && bracket != Bracket::Brace => {}
             _ => {
                 if bracket == Bracket::Brace {
                     self.laid.stray_braces.push(start);
@@ -514,9 +530,12 @@ impl<'s> Layout<'s, '_> {
         let count = self.open.len().saturating_sub(keep);
         // Where the text before `at` ends, which is where one would write the closer.
         let here = self.laid.tokens.last().map_or(at.0, |t| t.2);
+        // The rest of the line, closers included, went into a string that is not closed.
+        let explained = self.open_strings.contains(&here);
         for reported in 0..count {
             let Some(open) = self.open.last().copied() else { return };
-            if reported < MAX_UNCLOSED {
+            self.laid.unclosed.insert(open.start);
+            if reported < MAX_UNCLOSED && !explained {
                 let (opener, closer) = (open.bracket.opener(), open.bracket.closer());
                 let mut error = Diagnostic::error(
                     codes::UNCLOSED,

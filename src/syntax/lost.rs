@@ -22,16 +22,23 @@ impl<'s> Builder<'s> {
         self.stmt(StmtKind::Error(names), start, end)
     }
 
-    /// A parameter that did not parse: its name is known, and it may be left out of calls.
-    pub(crate) fn failed_param(&mut self, recovery: Recovery<'s>, start: u32, end: u32) -> Option<ParamDecl> {
+    /// Parameters that did not parse: what stands before a `:` is one. They may be left out of calls.
+    pub(crate) fn failed_param(&mut self, recovery: Recovery<'s>, start: u32, end: u32) -> Vec<ParamDecl> {
         self.recovered(recovery);
-        let text = self.text.get(start as usize..end as usize)?;
-        let name = match Token::lexer(text).spanned().next() {
-            Some((Ok(Token::Name(name)), range)) => self.ident(name, start, start + range.end as u32),
-            _ => return None,
-        };
-        let default = Some(self.expr(ExprKind::Error, start, end));
-        Some(self.param(name, None, default, start))
+        let text = self.text.get(start as usize..end as usize).unwrap_or_default();
+        let tokens: Vec<_> = Token::lexer(text).spanned().collect();
+        let mut params = Vec::new();
+        for (at, (token, range)) in tokens.iter().enumerate() {
+            let is_labelled = matches!(tokens.get(at + 1), Some((Ok(Token::Colon), _)));
+            if let Ok(Token::Name(name)) = token
+                && (at == 0 || is_labelled)
+            {
+                let place = (start + range.start as u32, start + range.end as u32);
+                let default = Some(self.expr(ExprKind::Error, start, end));
+                params.push(self.param(self.ident(name, place.0, place.1), None, default, start));
+            }
+        }
+        params
     }
 
     /// The statements of a model's body; where its `}` is missing nothing is known of them.
@@ -43,10 +50,43 @@ impl<'s> Builder<'s> {
         vec![self.stmt(StmtKind::Error(names), start, end)]
     }
 
+    /// The statements of a body, without those that stand deeper than a failed one before them: they
+    /// belong to it, as in `def f(x):` with its body below.
+    pub(crate) fn statements(&mut self, stmts: Vec<StmtId>) -> Vec<StmtId> {
+        if self.failed.is_empty() {
+            return stmts;
+        }
+        let mut kept = Vec::with_capacity(stmts.len());
+        let mut failed_at = None;
+        for id in stmts {
+            let stmt = self.ast.stmt(id);
+            let (span, failed) = (stmt.span, matches!(stmt.kind, StmtKind::Error(_)));
+            let indent = self.indent(span.start);
+            if let (Some(failed_at), Some(indent)) = (failed_at, indent)
+                && indent > failed_at
+            {
+                self.lose(span.start, span.end);
+                continue;
+            }
+            failed_at = indent.filter(|_| failed);
+            kept.push(id);
+        }
+        kept
+    }
+
+    /// How far from the start of its line a statement stands; `None` where it is not the first there.
+    fn indent(&self, start: u32) -> Option<usize> {
+        let before = self.text.get(..start as usize)?;
+        let line = before.rsplit('\n').next()?;
+        line.trim().is_empty().then_some(line.len())
+    }
+
     /// Notes the names that a stretch of text would have bound, and gives them.
     pub(crate) fn lose(&mut self, start: u32, end: u32) -> Vec<Ident> {
         let text = self.text.get(start as usize..end as usize).unwrap_or_default();
-        let names: Vec<Ident> = bound_names(text)
+        let (names, nameless) = bound_names(text);
+        self.ast.lost_any |= nameless;
+        let names: Vec<Ident> = names
             .into_iter()
             .map(|(name, from, to)| self.ident(name, start + from, start + to))
             .collect();
@@ -99,8 +139,8 @@ impl<'s> Builder<'s> {
 }
 
 /// The names that a text binds, with their places: behind `let`, `fn` and the like, and those that
-/// are assigned to.
-fn bound_names(text: &str) -> Vec<(&str, u32, u32)> {
+/// are assigned to. Also whether a declaration has no name.
+fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
     #[derive(Clone, Copy, PartialEq)]
     enum Expects {
         /// The first word of a statement.
@@ -119,9 +159,15 @@ fn bound_names(text: &str) -> Vec<(&str, u32, u32)> {
     // Names whose statement is not yet known to bind them.
     let mut pending: Vec<(&str, u32, u32)> = Vec::new();
     let mut expects = Expects::Statement;
+    let mut nameless = false;
     for (token, range) in Token::lexer(text).spanned() {
         let Ok(token) = token else { continue };
         let place = (range.start as u32, range.end as u32);
+        nameless |= match token {
+            Token::Name(_) | Token::Comment(_) => false,
+            Token::OpenParen | Token::Comma => expects == Expects::Name,
+            _ => expects == Expects::Name || (expects == Expects::Names && pending.is_empty()),
+        };
         match token {
             Token::Comment(_) => continue,
             Token::Newline | Token::Semicolon | Token::OpenBrace | Token::CloseBrace => {
@@ -178,7 +224,7 @@ fn bound_names(text: &str) -> Vec<(&str, u32, u32)> {
             _ => found.append(&mut pending),
         }
     }
-    found
+    (found, nameless || expects == Expects::Name)
 }
 
 #[cfg(test)]
@@ -187,7 +233,7 @@ mod tests {
 
     #[test]
     fn binding_places() {
-        let names = |text| bound_names(text).into_iter().map(|(n, _, _)| n).collect::<Vec<_>>().join(" ");
+        let names = |text| bound_names(text).0.into_iter().map(|(n, _, _)| n).collect::<Vec<_>>().join(" ");
         assert_eq!(names("let a, b = c + d"), "a b");
         assert_eq!(names("let a: f32[n] = = 3"), "a");
         assert_eq!(names("let a +"), "a");
@@ -195,5 +241,7 @@ mod tests {
         assert_eq!(names("use a.b as c\nuse d"), "c d");
         assert_eq!(names("for i, (j in k { param frozen w: f32 = 3; optimizer o }"), "i j w o");
         assert_eq!(names("f(x) + y"), "");
+        assert!(bound_names("const = 3").1 && bound_names("let = 3").1 && bound_names("fn (x) = x").1);
+        assert!(!bound_names("let (a, b) = 3").1 && !bound_names("f(x)").1);
     }
 }

@@ -19,7 +19,7 @@ mod strided;
 
 pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};
-pub use eval::{RunError, eval};
+pub use eval::{RunError, eval, eval_and_show};
 pub use executable::{Executable, Printer, Run};
 
 use crate::{exec::Tensor, ir::Type, ops::OpError};
