@@ -195,6 +195,9 @@ pub struct Evaluator {
     /// Models whose bodies are being evaluated, the innermost last.
     building: Vec<model::Building>,
     depth: usize,
+    /// The limit on depth is reached: all calls on their way end before anything else is evaluated. A
+    /// function that calls itself twice would otherwise try both at every level.
+    too_deep: bool,
     /// Names that text which did not parse may have bound.
     lost: FxHashSet<Name>,
     /// Such a text declared something whose name is lost too.
@@ -263,6 +266,7 @@ impl Evaluator {
             calls: Vec::new(),
             building: Vec::new(),
             depth: 0,
+            too_deep: false,
             lost: FxHashSet::default(),
             lost_any: false,
             failures: 0,
@@ -315,6 +319,7 @@ impl Evaluator {
         self.calls.clear();
         self.building.clear();
         self.depth = 0;
+        self.too_deep = false;
         self.doubtful = 0;
         result
     }
@@ -365,7 +370,11 @@ impl Evaluator {
 
     /// One level deeper; an error where the limit is reached.
     fn deeper<T>(&mut self, span: Span, run: impl FnOnce(&mut Self) -> Eval<T>) -> Eval<T> {
+        if self.too_deep {
+            return Err(Halt::Reported);
+        }
         if self.depth >= self.settings.limits.max_depth {
+            self.too_deep = !self.calls.is_empty();
             let limit = self.settings.limits.max_depth;
             // Every level of the recursion ends here: one message at the call that started it.
             let outermost = self.calls.first().map_or(span, |c| c.span);

@@ -64,9 +64,10 @@ fn names_and_types_are_judged_beside_syntax_errors() {
         // Types of parameters, also of functions that nothing calls.
         ("fn f(x: f23[2]) = x", "1: TG0201 unknown type `f23`"),
     ];
-    for (text, expected) in cases {
-        assert_eq!(check(text), expected, "{text}");
-    }
+    let found: Vec<_> = cases.iter().map(|(text, _)| (*text, check(text))).collect();
+    let expected: Vec<_> = cases.iter().map(|(text, expected)| (*text, expected.to_string())).collect();
+    let differing: Vec<_> = found.iter().zip(&expected).filter(|(a, b)| a != b).collect();
+    assert!(differing.is_empty(), "{differing:#?}");
 }
 
 #[test]
@@ -112,6 +113,22 @@ fn names_in_branches_that_are_not_taken() {
         ("step s(x: f32[2]) { if false { let y = 1\n return y + zork }\n return x }", "2: TG0201 unknown name `zork`"),
     ];
     for (text, expected) in cases {
+        assert_eq!(check(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn recursion_that_branches_ends_at_the_limit() {
+    let cases = [
+        ("fn f(n: int) {\n  let a = f(n + 1)\n  let b = f(n + 2)\n  a + b\n}\nprint(f(0))\nlet c = [1][2]", 6),
+        ("fn f(n: int) = maximum(f(n + 1), f(n + 2)) + f(n + 3)\nprint(f(0))\nlet c = [1][2]", 2),
+        ("model M(n: int) {\n  let a = M(n + 1)\n  let b = M(n + 2)\n}\nlet m = M(1)\nlet c = [1][2]", 5),
+    ];
+    for (text, line) in cases {
+        let expected = format!(
+            "{line}: TG0234 calls and expressions are nested more than 4000 deep\n{}: TG0215 index 2 is out of range for 1 item",
+            line + 1
+        );
         assert_eq!(check(text), expected, "{text}");
     }
 }
