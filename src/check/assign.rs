@@ -98,10 +98,15 @@ impl Evaluator {
                 )
                 .help(format!("bind a new name: `let {name} = …`")),
             )),
-            AssignTarget::Unknown => Err(self.report(
-                Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
-                    .help(format!("bind it first: `let {name} = …`")),
-            )),
+            AssignTarget::Unknown => {
+                let halt = self.report(
+                    Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
+                        .help(format!("bind it first: `let {name} = …`")),
+                );
+                // A forgotten `let` is said once.
+                cx.scope.declare(name, Value::Poison, span);
+                Err(halt)
+            }
         }
     }
 

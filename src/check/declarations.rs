@@ -50,8 +50,12 @@ impl Evaluator {
 }
 
 impl Judge<'_> {
-    /// `what` is what the name is here, with its article.
+    /// `what` is what the name is here, with its article. `_` may stand for any number of values that
+    /// nobody wants.
     fn declare(&mut self, declared: &mut Declared, name: &Ident, what: &'static str) {
+        if &*name.name == "_" {
+            return;
+        }
         let Some((first, kind)) = declared.names.insert(name.name.clone(), (name.span, what)) else { return };
         let message = if kind == what {
             format!("`{}` is declared twice", name.name)
@@ -65,10 +69,9 @@ impl Judge<'_> {
         );
     }
 
-    /// `_` may stand for any number of values that nobody wants.
     fn names(&mut self, names: &[Ident]) {
         let mut declared = Declared::default();
-        for name in names.iter().filter(|n| &*n.name != "_") {
+        for name in names {
             self.declare(&mut declared, name, "a name of this list");
         }
     }
@@ -176,7 +179,7 @@ impl Judge<'_> {
                 StmtKind::State(field) => self.declare(&mut declared, &field.name, "a `state`"),
                 StmtKind::Const { name, .. } => self.declare(&mut declared, name, "a constant"),
                 StmtKind::Let { names, .. } => {
-                    for name in names.iter().filter(|n| &*n.name != "_") {
+                    for name in names {
                         self.declare(&mut declared, name, "a field");
                     }
                 }

@@ -27,7 +27,8 @@ impl Evaluator {
     /// Reports names in the declarations of a file that nothing defines. What evaluation has
     /// reported already is the same diagnostic, and is not repeated.
     pub(super) fn resolve_declarations(&mut self, cx: &Cx) {
-        let mut resolver = Resolver { ast: &cx.ast, scopes: Vec::new(), unknown: Vec::new(), unknown_types: Vec::new() };
+        let mut resolver =
+            Resolver { ast: &cx.ast, scopes: Vec::new(), unknown: Vec::new(), unknown_types: Vec::new() };
         // A function sees every name of the top level when it is called, wherever that is bound.
         let mut top: FxHashSet<Name> = cx.scope.visible_names().into_iter().collect();
         let whole = Block { stmts: cx.ast.body.clone(), tail: None, span: Span::default() };
@@ -139,7 +140,11 @@ impl<'a> Resolver<'a> {
         for ty in types {
             let base = &*ty.base.name;
             let is_scalar = matches!(base, "int" | "float" | "bool" | "str" | "list" | "tuple" | "function");
-            if !is_scalar && DType::parse(base).is_none() && !self.scopes.iter().any(|s| s.contains(base)) && !base.contains('.') {
+            if !is_scalar
+                && DType::parse(base).is_none()
+                && !self.scopes.iter().any(|s| s.contains(base))
+                && !base.contains('.')
+            {
                 self.unknown_types.push(ty);
             }
             for dim in ty.dims.iter().flatten() {

@@ -50,8 +50,11 @@ impl Ast {
 
     /// The statement of an id that this tree gave out.
     pub fn stmt(&self, id: StmtId) -> &Stmt {
-        static MISSING: Stmt =
-            Stmt { kind: StmtKind::Error(Vec::new()), span: Span { file: FileId(0), start: 0, end: 0 }, docs: None };
+        static MISSING: Stmt = Stmt {
+            kind: StmtKind::Error(Vec::new()),
+            span: Span { file: FileId(0), start: 0, end: 0 },
+            docs: None,
+        };
         self.stmts.get(id.0 as usize).unwrap_or(&MISSING)
     }
 }

@@ -209,13 +209,7 @@ impl<'s> Builder<'s> {
         self.expr(ExprKind::Checkpoint { options, body }, start, end)
     }
 
-    pub(crate) fn chained(
-        &mut self,
-        left: ExprId,
-        op_span: Span,
-        start: u32,
-        end: u32,
-    ) -> ExprId {
+    pub(crate) fn chained(&mut self, left: ExprId, op_span: Span, start: u32, end: u32) -> ExprId {
         self.report(
             Diagnostic::error(codes::CHAINED_COMPARISON, op_span, "comparisons cannot be chained")
                 .secondary(self.ast.expr(left).span, "already a comparison")

@@ -58,7 +58,7 @@ impl<'s> Context<'s, '_> {
             || found.is_some_and(|t| t.1 == Token::Invalid)
             || self.explained.contains(&line_of(self.lines, span.start))
             // A bracket that is not closed went on until here.
-            || self.enclosing(index).is_some_and(|(start, _)| self.laid.unclosed.contains(&start))
+            || self.laid.unclosed.iter().any(|&(from, to)| from <= span.start && span.start <= to)
         {
             return None;
         }
@@ -273,7 +273,9 @@ impl<'s> Context<'s, '_> {
                 if matches!(self.enclosing(index), Some((_, Bracket::Paren)))
                     && matches!(at(1), Some(Token::OpenParen | Token::Comma)) =>
             {
-                plain("there is no `*args` or `**kwargs`: parameters and arguments are written out; a list is one argument")
+                plain(
+                    "there is no `*args` or `**kwargs`: parameters and arguments are written out; a list is one argument",
+                )
             }
             Token::Colon
                 if matches!(self.enclosing(index), Some((_, Bracket::Brace)))

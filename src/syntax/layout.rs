@@ -5,8 +5,6 @@
 //! closer without an opener is reported and left out. So one mistake does not swallow the rest
 //! of a file, and the grammar may rely on it when it recovers.
 
-use rustc_hash::FxHashSet;
-
 use super::{
     lexer::Lexed,
     token::{Spanned, Token},
@@ -30,8 +28,8 @@ pub(crate) struct Laid<'s> {
     /// For each token the opening bracket around it: its start and its kind.
     pub enclosing: Vec<Option<(u32, Bracket)>>,
     pub diagnostics: Vec<Diagnostic>,
-    /// Where brackets start that are not closed.
-    pub unclosed: FxHashSet<u32>,
+    /// From where to where brackets go that are not closed, blocks left out.
+    pub unclosed: Vec<(u32, u32)>,
     /// Where a `}` closed nothing.
     pub stray_braces: Vec<u32>,
     /// The text may go on: something is open at its end.
@@ -85,7 +83,7 @@ pub(crate) fn lay_out<'s>(file: FileId, lexed: &Lexed<'s>) -> Laid<'s> {
             tokens: Vec::with_capacity(lexed.tokens.len()),
             enclosing: Vec::with_capacity(lexed.tokens.len()),
             diagnostics: Vec::new(),
-            unclosed: FxHashSet::default(),
+            unclosed: Vec::new(),
             stray_braces: Vec::new(),
             incomplete: false,
         },
@@ -534,7 +532,6 @@ impl<'s> Layout<'s, '_> {
         let explained = self.open_strings.contains(&here);
         for reported in 0..count {
             let Some(open) = self.open.last().copied() else { return };
-            self.laid.unclosed.insert(open.start);
             if reported < MAX_UNCLOSED && !explained {
                 let (opener, closer) = (open.bracket.opener(), open.bracket.closer());
                 let mut error = Diagnostic::error(
@@ -554,6 +551,7 @@ impl<'s> Layout<'s, '_> {
             }
             // What was cut off has no value, and nothing more is said about it.
             if open.bracket != Bracket::Brace {
+                self.laid.unclosed.push((open.start, here));
                 self.emit(here, Token::Invalid, here);
             }
             self.pop(here, here);

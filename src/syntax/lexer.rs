@@ -158,7 +158,8 @@ impl<'s> Lexer<'s> {
     /// The rest of a comment of C whose `/` was read, from its `*`: up to `*/`, or to the end of the line.
     fn starts_comment(&mut self, start: u32, token: Token<'s>, text: &str, offset: u32) -> Option<u32> {
         let is_slash = |t: &Spanned<'s>| t.1 == Token::Slash && t.2 == start;
-        if !matches!(token, Token::Star | Token::StarStar) || !self.lexed.tokens.last().is_some_and(is_slash) {
+        if !matches!(token, Token::Star | Token::StarStar) || !self.lexed.tokens.last().is_some_and(is_slash)
+        {
             return None;
         }
         self.lexed.tokens.pop();

@@ -38,6 +38,11 @@ impl<'s> Builder<'s> {
                 params.push(self.param(self.ident(name, place.0, place.1), None, default, start));
             }
         }
+        if params.is_empty() && !text.trim().is_empty() {
+            self.ast.lost_any = true;
+            let default = Some(self.expr(ExprKind::Error, start, end));
+            params.push(self.param(self.ident("_", start, end), None, default, start));
+        }
         params
     }
 
@@ -86,10 +91,8 @@ impl<'s> Builder<'s> {
         let text = self.text.get(start as usize..end as usize).unwrap_or_default();
         let (names, nameless) = bound_names(text);
         self.ast.lost_any |= nameless;
-        let names: Vec<Ident> = names
-            .into_iter()
-            .map(|(name, from, to)| self.ident(name, start + from, start + to))
-            .collect();
+        let names: Vec<Ident> =
+            names.into_iter().map(|(name, from, to)| self.ident(name, start + from, start + to)).collect();
         self.ast.lost.extend(names.iter().map(|n| Arc::clone(&n.name)));
         names
     }
@@ -160,14 +163,18 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
     let mut pending: Vec<(&str, u32, u32)> = Vec::new();
     let mut expects = Expects::Statement;
     let mut nameless = false;
+    let mut after_comma = false;
     for (token, range) in Token::lexer(text).spanned() {
         let Ok(token) = token else { continue };
         let place = (range.start as u32, range.end as u32);
         nameless |= match token {
             Token::Name(_) | Token::Comment(_) => false,
             Token::OpenParen | Token::Comma => expects == Expects::Name,
+            // `let a, = …`
+            Token::Equal if after_comma => expects == Expects::Names,
             _ => expects == Expects::Name || (expects == Expects::Names && pending.is_empty()),
         };
+        after_comma = token == Token::Comma;
         match token {
             Token::Comment(_) => continue,
             Token::Newline | Token::Semicolon | Token::OpenBrace | Token::CloseBrace => {
@@ -181,7 +188,8 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
             Token::Const | Token::Fn | Token::Model | Token::Step => expects = Expects::Name,
             Token::Use => expects = Expects::Last,
             Token::Equal | Token::Colon | Token::In => {
-                if matches!(expects, Expects::Names) || (expects == Expects::Target && token == Token::Equal) {
+                if matches!(expects, Expects::Names) || (expects == Expects::Target && token == Token::Equal)
+                {
                     found.append(&mut pending);
                 }
                 expects = Expects::Nothing;
@@ -242,6 +250,6 @@ mod tests {
         assert_eq!(names("for i, (j in k { param frozen w: f32 = 3; optimizer o }"), "i j w o");
         assert_eq!(names("f(x) + y"), "");
         assert!(bound_names("const = 3").1 && bound_names("let = 3").1 && bound_names("fn (x) = x").1);
-        assert!(!bound_names("let (a, b) = 3").1 && !bound_names("f(x)").1);
+        assert!(bound_names("let a, = 3").1 && !bound_names("let (a, b) = 3").1 && !bound_names("f(x)").1);
     }
 }

@@ -46,9 +46,15 @@ fn names_are_declared_once() {
             "model M(n: int) {\n  param n: f32[3] = zeros()\n}\nlet m = M(2)",
             "2: TG0207 `n` is declared twice: as a parameter and as a `param`",
         ),
-        ("model M() {\n  let k = 1\n  let k = 2\n  fn k(x) = x\n}", "3: TG0207 `k` is declared twice\n4: TG0207 `k` is declared twice: as a field and as a function"),
+        (
+            "model M() {\n  let k = 1\n  let k = 2\n  fn k(x) = x\n}",
+            "3: TG0207 `k` is declared twice\n4: TG0207 `k` is declared twice: as a field and as a function",
+        ),
         // Branches exclude each other.
-        ("model M(b: bool) {\n  if b { param w: f32[2] = zeros() } else { param w: f32[3] = zeros() }\n}\nlet m = M(true)", ""),
+        (
+            "model M(b: bool) {\n  if b { param w: f32[2] = zeros() } else { param w: f32[3] = zeros() }\n}\nlet m = M(true)",
+            "",
+        ),
         ("fn f(x: f32[B], B: int) = x * B", "1: TG0207 `B` is a dimension and a parameter"),
         ("step s(x: f32[B = 3], y: f32[B = 4]) { return x }", "1: TG0207 `B` is declared twice"),
         ("step s(x: f32[B = 3], y: f32[B]) { return x + y }", ""),
@@ -56,10 +62,7 @@ fn names_are_declared_once() {
     for (text, expected) in cases {
         assert_eq!(check(text), expected, "{text}");
     }
-    assert_eq!(
-        labels("const A = 1\nfn A(x) = x"),
-        ["2: declared again here", "1: first declared here"]
-    );
+    assert_eq!(labels("const A = 1\nfn A(x) = x"), ["2: declared again here", "1: first declared here"]);
     assert_eq!(
         labels("fn f(\n  x: f32[B],\n  B: int,\n) = x * B"),
         ["2: a dimension, known from the argument's shape", "3: a parameter"]
@@ -74,7 +77,10 @@ fn parameters_change_by_updates_only() {
         )
     };
     assert_eq!(check(&model("param")), "4: TG0237 `:=` writes a state, and `m.w` is a parameter");
-    assert_eq!(check(&model("param frozen")), "4: TG0237 `:=` writes a state, and `m.w` is a frozen parameter");
+    assert_eq!(
+        check(&model("param frozen")),
+        "4: TG0237 `:=` writes a state, and `m.w` is a frozen parameter"
+    );
     assert_eq!(check(&model("state")), "");
     assert_eq!(labels(&model("param"))[1], "2: declared here");
     let found = checked(&model("param"));
@@ -94,10 +100,7 @@ fn an_optimizer_trains_the_model_it_is_made_for() {
     assert_eq!(check(&text("a")), "");
     assert_eq!(check(&text("a.w")), "");
     for over in ["b", "a, b"] {
-        assert_eq!(
-            check(&text(over)),
-            "8: TG0236 `opt` is made for the model `a`, and does not train `b.w`"
-        );
+        assert_eq!(check(&text(over)), "8: TG0236 `opt` is made for the model `a`, and does not train `b.w`");
     }
     assert_eq!(labels(&text("b"))[..2], ["8: ", "5: made for this"]);
 }

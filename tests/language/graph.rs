@@ -170,7 +170,16 @@ let d = debug(ones([1]), label: "d")
         run(text).lines().filter(|l| !l.starts_with('[')).map(|l| l.trim_end().to_string()).collect();
     assert_eq!(
         lines,
-        ["start", "a: f32[1]", "c: f32[1]", "g: f32[1]", "between", "in a function: f32[1]", "f32[1]", "d: f32[1]"]
+        [
+            "start",
+            "a: f32[1]",
+            "c: f32[1]",
+            "g: f32[1]",
+            "between",
+            "in a function: f32[1]",
+            "f32[1]",
+            "d: f32[1]"
+        ]
     );
 }
 

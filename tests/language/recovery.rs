@@ -30,15 +30,34 @@ fn names_and_types_are_judged_beside_syntax_errors() {
             "fn 3f(x) {\n  let y = x\n  return y\n}\nlet a = [1][2]",
             "1: TG0106 `3f` is not a number\n5: TG0215 index 2 is out of range for 1 item",
         ),
-        ("const = 3\nprint(SIZE)\nlet a = [1][2]", "1: TG0101 expected a name, found `=`\n3: TG0215 index 2 is out of range for 1 item"),
+        (
+            "const = 3\nprint(SIZE)\nlet a = [1][2]",
+            "1: TG0101 expected a name, found `=`\n3: TG0215 index 2 is out of range for 1 item",
+        ),
         (
             "fn f(a: int b: int) = a + b + zork\nprint(f(1, 2))",
             "1: TG0101 expected `=`, `,`, `.` or `)` to close the `(` on line 1, found `b`\n1: TG0201 unknown name `zork`",
         ),
         ("fn f( (a: int) = a\nprint(f(1))", "1: TG0102 `(` is not closed"),
         // A closer that does not fit shifts those behind it.
-        ("let a = f(g(h(1]))\nlet b = [1][2]", "1: TG0103 `]` does not close `(`\n2: TG0215 index 2 is out of range for 1 item"),
-        ("let a = ((1, 2)\nprint(a)\nprint(3)\nlet b = [1][2]", "1: TG0102 `(` is not closed\n4: TG0215 index 2 is out of range for 1 item"),
+        (
+            "let a = abs(exp(sqrt(1]))\nlet b = [1][2]",
+            "1: TG0103 `]` does not close `(`\n2: TG0215 index 2 is out of range for 1 item",
+        ),
+        (
+            "let a = ((1, 2)\nprint(a)\nprint(3)\nlet b = [1][2]",
+            "1: TG0102 `(` is not closed\n4: TG0215 index 2 is out of range for 1 item",
+        ),
+        ("model M(n: int, : int) {\n  let a = n + k\n}\nlet m = M(1, 2)", "1: TG0101 unexpected `:`"),
+        ("let a, = (1, 2)\nprint(share)", "1: TG0101 expected a name, found `=`"),
+        (
+            "train = 1\nprint(train)\nlet b = [1][train]\nlet c = [1][1]",
+            "1: TG0201 unknown name `train`\n4: TG0215 index 1 is out of range for 1 item",
+        ),
+        (
+            "model M(n: int) {\n  fn forward(x) = relu(x:)\n}\nlet m = M(1)\nprint(m(ones([1])))\nlet c = [1][1]",
+            "2: TG0101 expected an expression, found `)`\n6: TG0215 index 1 is out of range for 1 item",
+        ),
         // A block that ends too early, or never.
         (
             "fn f(x) {\n  let y = x }\n  return y\n}\nprint(f(1) + 1)\nprint(zork)",
@@ -50,17 +69,26 @@ fn names_and_types_are_judged_beside_syntax_errors() {
         ),
         // Strings, numbers and operators that are not what was meant.
         ("let f = \"abc\nprint(f)\nlet d = data.load(f)", "1: TG0105 this string is not closed on its line"),
-        ("print(\"abc)\nlet d = [1][1]", "1: TG0105 this string is not closed on its line\n2: TG0215 index 1 is out of range for 1 item"),
+        (
+            "print(\"abc)\nlet d = [1][1]",
+            "1: TG0105 this string is not closed on its line\n2: TG0215 index 1 is out of range for 1 item",
+        ),
         ("let x = zeros([0x10, 3])\nlet y = x @ x", "1: TG0106 `0x10` is not a number"),
         ("let x = 1 < 2 < 3\nif x { print(1) }\nlet y = x + 1", "1: TG0110 comparisons cannot be chained"),
-        ("let x = ones([2])\nx + 1 = 3\nlet y = x @ ones([3])", "2: TG0113 cannot assign to this expression\n3: TG0221 `@` of f32[2] and f32[3]: axis 0 on the left is 2, axis 0 on the right is 3"),
+        (
+            "let x = ones([2])\nx + 1 = 3\nlet y = x @ ones([3])",
+            "2: TG0113 cannot assign to this expression\n3: TG0221 `@` of f32[2] and f32[3]: axis 0 on the left is 2, axis 0 on the right is 3",
+        ),
         // A field that was lost.
         (
             "model M(n: int) {\n  param w: f32[n] = +* 3\n  fn forward(x) = x * w\n}\nlet m = M(2)\nprint(m.w, m.v)",
             "2: TG0101 expected an expression, found `*`\n6: TG0202 a model `M` has no field `v`",
         ),
         // A function without its result.
-        ("fn f(x) {\n  let y = x\n  return y +* 2\n}\nlet z = f(1) + 1\nlet a, b = f(2)", "3: TG0101 expected an expression, found `*`"),
+        (
+            "fn f(x) {\n  let y = x\n  return y +* 2\n}\nlet z = f(1) + 1\nlet a, b = f(2)",
+            "3: TG0101 expected an expression, found `*`",
+        ),
         // Types of parameters, also of functions that nothing calls.
         ("fn f(x: f23[2]) = x", "1: TG0201 unknown type `f23`"),
     ];
@@ -72,10 +100,14 @@ fn names_and_types_are_judged_beside_syntax_errors() {
 
 #[test]
 fn a_step_with_a_lost_statement_is_not_planned() {
-    let found = checked("step s(x: f32[2]) {\n  let y = x +* 2\n  let z = x @ ones([3])\n  return y\n}\nprint(s(ones([2])))");
+    let found = checked(
+        "step s(x: f32[2]) {\n  let y = x +* 2\n  let z = x @ ones([3])\n  return y\n}\nprint(s(ones([2])))",
+    );
     assert!(found.plans.is_empty());
     assert_eq!(
-        check("step s(x: f32[2]) {\n  let y = x +* 2\n  let z = x @ ones([3])\n  return y\n}\nprint(s(ones([2])))"),
+        check(
+            "step s(x: f32[2]) {\n  let y = x +* 2\n  let z = x @ ones([3])\n  return y\n}\nprint(s(ones([2])))"
+        ),
         "2: TG0101 expected an expression, found `*`\n3: TG0221 `@` of f32[2] and f32[3]: axis 0 on the left is 2, axis 0 on the right is 3"
     );
 }
@@ -110,7 +142,10 @@ fn names_in_branches_that_are_not_taken() {
         ),
         // Types are not judged there, and what is bound in the branch is known in it.
         ("if false {\n  let y = ones([2]) @ ones([3])\n  fn f(x) = x + y\n  print(f(y))\n}", ""),
-        ("step s(x: f32[2]) { if false { let y = 1\n return y + zork }\n return x }", "2: TG0201 unknown name `zork`"),
+        (
+            "step s(x: f32[2]) { if false { let y = 1\n return y + zork }\n return x }",
+            "2: TG0201 unknown name `zork`",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(check(text), expected, "{text}");
@@ -120,7 +155,10 @@ fn names_in_branches_that_are_not_taken() {
 #[test]
 fn recursion_that_branches_ends_at_the_limit() {
     let cases = [
-        ("fn f(n: int) {\n  let a = f(n + 1)\n  let b = f(n + 2)\n  a + b\n}\nprint(f(0))\nlet c = [1][2]", 6),
+        (
+            "fn f(n: int) {\n  let a = f(n + 1)\n  let b = f(n + 2)\n  a + b\n}\nprint(f(0))\nlet c = [1][2]",
+            6,
+        ),
         ("fn f(n: int) = maximum(f(n + 1), f(n + 2)) + f(n + 3)\nprint(f(0))\nlet c = [1][2]", 2),
         ("model M(n: int) {\n  let a = M(n + 1)\n  let b = M(n + 2)\n}\nlet m = M(1)\nlet c = [1][2]", 5),
     ];
