@@ -36,7 +36,7 @@ codes! {
     REBINDS_OUTER = "TG0204", "a function, region or step assigns to a name outside of it";
     USE_CYCLE = "TG0205", "modules that use each other";
     RELEASED = "TG0206", "a value is used or held after its `release`";
-    DUPLICATE_NAME = "TG0207", "a parameter or field is declared twice";
+    DUPLICATE_NAME = "TG0207", "a name is declared twice";
 
     // Types and values.
     TYPE_MISMATCH = "TG0210", "a value of the wrong type";

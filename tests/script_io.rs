@@ -233,7 +233,7 @@ fn damaged_npy_files() {
     );
     assert_eq!(
         message(npy::write(&folder.file("none/x.npy"), &ints(&[1], &[1])), &folder),
-        "cannot write `none/x.npy`: there is no such file"
+        "cannot write `none/x.npy`: the folder `none` does not exist\nhelp: create the folder, or name another"
     );
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Evaluator,
     args::{Args, ParamName},
-    errors::Eval,
+    errors::{Eval, Halt},
     tensor::{self, Arg as TensorArg, Kind, Nested, Number, Operand, Results},
     value::{Cx, Unknown, Value},
 };
@@ -66,6 +66,8 @@ impl Evaluator {
                 let forward = model.scope.get("forward").map(|b| b.value);
                 match forward {
                     Some(Value::Function(forward)) => self.call_function(&forward, args, span),
+                    Some(Value::Poison) => Err(Halt::Reported),
+                    None if self.is_lost("forward") => Err(Halt::Reported),
                     _ => Err(self.report(
                         Diagnostic::error(
                             codes::NOT_CALLABLE,

@@ -27,7 +27,10 @@ const MAX_NESTING: usize = 100;
 impl Evaluator {
     pub(super) fn expr(&mut self, cx: &Cx, id: ExprId) -> Eval {
         let span = cx.ast.expr(id).span;
-        self.deeper(span, |ev| ev.expr_kind(cx, id, span))
+        match self.deeper(span, |ev| ev.expr_kind(cx, id, span)) {
+            Ok(Value::Poison) => Err(Halt::Reported),
+            result => result,
+        }
     }
 
     fn expr_kind(&mut self, cx: &Cx, id: ExprId, span: Span) -> Eval {
@@ -43,7 +46,7 @@ impl Evaluator {
             ExprKind::Str(parts) => self.string(cx, parts, span),
             ExprKind::Name(name) => self.name(cx, name, span),
             ExprKind::List(items) => {
-                let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                let items = self.exprs(cx, items)?;
                 self.check_nesting(&items, span)?;
                 Ok(Value::list(items))
             }
@@ -51,7 +54,7 @@ impl Evaluator {
                 self.list_for(cx, *body, names, *iter, *condition)
             }
             ExprKind::Tuple(items) => {
-                let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                let items = self.exprs(cx, items)?;
                 self.check_nesting(&items, span)?;
                 Ok(if items.is_empty() { Value::Unit } else { Value::tuple(items) })
             }
@@ -70,6 +73,20 @@ impl Evaluator {
             ExprKind::Barrier(operands) => self.barrier_expr(cx, operands, span),
             ExprKind::In { value, dtype } => self.in_dtype(cx, *value, dtype),
         }
+    }
+
+    /// Expressions in order. One that fails does not hide what is wrong with the others.
+    fn exprs(&mut self, cx: &Cx, items: &[ExprId]) -> Eval<Vec<Value>> {
+        let mut values = Vec::with_capacity(items.len());
+        let mut failed = None;
+        for &item in items {
+            match self.expr(cx, item) {
+                Ok(value) => values.push(value),
+                Err(Halt::Reported) if !self.stops_at_errors() => failed = Some(Halt::Reported),
+                Err(halt) => return Err(halt),
+            }
+        }
+        failed.map_or(Ok(values), Err)
     }
 
     /// A block with a scope of its own, through which assignments pass.

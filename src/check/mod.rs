@@ -11,6 +11,7 @@ mod assign;
 mod attribute;
 mod call;
 mod data;
+mod declarations;
 mod errors;
 mod expr;
 mod files;
@@ -52,7 +53,7 @@ mod walk;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -192,7 +193,7 @@ struct CallSite {
     parent: Option<OriginId>,
 }
 
-/// What receives printed text.
+/// What receives printed text, a line at a time.
 pub type Output = Box<dyn FnMut(&str) + Send>;
 
 pub struct Evaluator {
@@ -205,7 +206,8 @@ pub struct Evaluator {
     /// Plans of steps, in the order in which they were made.
     pub plans: Vec<Arc<Plan>>,
     pub guard: Guard,
-    pub output: Output,
+    /// Shared with a step that runs, which shows values while it does.
+    pub output: Arc<Mutex<Output>>,
     /// What receives lines about the run itself.
     pub notice: Output,
     /// Statements with effects (loops, printing, files) happen. Off for sessions that only define.
@@ -215,6 +217,15 @@ pub struct Evaluator {
     /// Models whose bodies are being evaluated, the innermost last.
     building: Vec<model::Building>,
     depth: usize,
+    /// The limit on depth is reached: all calls on their way end before anything else is evaluated. A
+    /// function that calls itself twice would otherwise try both at every level.
+    too_deep: bool,
+    /// Names that text which did not parse may have bound.
+    lost: FxHashSet<Name>,
+    /// Such a text declared something whose name is lost too.
+    lost_any: bool,
+    /// How many statements failed so far.
+    failures: usize,
     /// Branches around the code that is followed whose conditions are not known, in mode Check.
     doubtful: usize,
     /// In mode Check: a whole number was taken from a tensor, and a sample stands for it.
@@ -280,13 +291,17 @@ impl Evaluator {
             script,
             plans: Vec::new(),
             guard,
-            output: Box::new(|_| {}),
+            output: Arc::new(Mutex::new(Box::new(|_| {}))),
             notice: Box::new(|_| {}),
             effects: true,
             frames: Vec::new(),
             calls: Vec::new(),
             building: Vec::new(),
             depth: 0,
+            too_deep: false,
+            lost: FxHashSet::default(),
+            lost_any: false,
+            failures: 0,
             doubtful: 0,
             guessed: false,
             modules: FxHashMap::default(),
@@ -320,6 +335,12 @@ impl Evaluator {
     /// last one where it is an expression.
     pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
         let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
+        self.lost.extend(ast.lost.iter().cloned());
+        self.lost_any |= ast.lost_any;
+        // What two declarations of one name would do is not to happen.
+        if !self.judge_declarations(&ast) && self.mode == Mode::Run {
+            return Err(Halt::Reported);
+        }
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);
@@ -334,6 +355,7 @@ impl Evaluator {
         self.calls.clear();
         self.building.clear();
         self.depth = 0;
+        self.too_deep = false;
         self.doubtful = 0;
         result
     }
@@ -347,7 +369,7 @@ impl Evaluator {
             .sets
             .iter()
             .map(|(name, _)| name.clone())
-            .filter(|name| !self.used_sets.contains(name))
+            .filter(|name| !self.used_sets.contains(name) && !self.lost.contains(name.as_str()))
             .collect();
         for name in unused {
             self.report(
@@ -384,7 +406,11 @@ impl Evaluator {
 
     /// One level deeper; an error where the limit is reached.
     fn deeper<T>(&mut self, span: Span, run: impl FnOnce(&mut Self) -> Eval<T>) -> Eval<T> {
+        if self.too_deep {
+            return Err(Halt::Reported);
+        }
         if self.depth >= self.settings.limits.max_depth {
+            self.too_deep = !self.calls.is_empty();
             let limit = self.settings.limits.max_depth;
             // Every level of the recursion ends here: one message at the call that started it.
             let outermost = self.calls.first().map_or(span, |c| c.span);

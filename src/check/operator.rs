@@ -61,7 +61,14 @@ impl Evaluator {
     }
 
     pub(super) fn binary(&mut self, cx: &Cx, op: BinaryOp, left: ExprId, right: ExprId, span: Span) -> Eval {
-        let a = self.expr(cx, left)?;
+        let a = match self.expr(cx, left) {
+            Err(Halt::Reported) if !self.stops_at_errors() => {
+                // One side that fails does not hide what is wrong with the other.
+                self.expr(cx, right)?;
+                return Err(Halt::Reported);
+            }
+            value => value?,
+        };
         // `and` and `or` leave the right side out where the left one decides.
         match (op, &a) {
             (BinaryOp::And, Value::Bool(false)) | (BinaryOp::Or, Value::Bool(true)) => return Ok(a),

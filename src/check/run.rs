@@ -7,7 +7,7 @@ use super::{
     errors::{Eval, Halt},
     frame::{Frame, FrameKind, InputSource, stable_hash},
     scope::ScopeKind,
-    value::{Cell, Cx, Init, Record, Stored, Tree, Value},
+    value::{Cell, Cx, Init, Record, Stored, Tree, Value, lock},
 };
 use crate::{
     codes,
@@ -183,7 +183,10 @@ impl Evaluator {
         span: Span,
     ) -> Eval<Vec<Tensor>> {
         let mut slots = self.take_slots(cells, span)?;
-        let result = cpu::eval(graph, &mut slots.tensors, inputs, page);
+        let output = Arc::clone(&self.output);
+        let result = cpu::eval_and_show(graph, &mut slots.tensors, inputs, page, &mut |label, tensor| {
+            (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
+        });
         drop(slots);
         result.map_err(|error| self.run_error(error, graph, span))
     }

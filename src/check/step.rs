@@ -125,7 +125,7 @@ impl Evaluator {
         flat: &Flat,
         span: Span,
     ) -> Eval<Compiled> {
-        let errors = self.error_count();
+        let errors = (self.error_count(), self.failures);
         let mut frame = Frame::new(FrameKind::Step(Arc::clone(step)));
         frame.training = walk::takes_gradients(&step.cx.ast, &step.decl.body);
         let depth = self.frames.len();
@@ -143,7 +143,8 @@ impl Evaluator {
         let result = result?;
         let (template, output_types) = self.outputs(&mut frame, step, &result);
         self.verify_releases(&frame);
-        if self.error_count() > errors {
+        // A statement that failed is reported, perhaps before: what is left is not the step.
+        if (self.error_count(), self.failures) != errors {
             return Err(Halt::Reported);
         }
         let compiled = Compiled {
@@ -221,18 +222,14 @@ impl Evaluator {
         };
         let result = match executable {
             Ok(mut executable) => {
-                let printed = Arc::new(Mutex::new(Vec::new()));
-                let sink = Arc::clone(&printed);
+                let output = Arc::clone(&self.output);
                 executable.set_printer(Some(Box::new(move |label, tensor| {
-                    lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
+                    (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
                 let cancel = self.guard.cancel.clone();
                 let result =
                     executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
                 *lock(&compiled.executable) = Some(executable);
-                for line in std::mem::take(&mut *lock(&printed)) {
-                    self.write_line(&line);
-                }
                 result
             }
             Err(error) => Err(RunError { node: NodeId(0), error }),

@@ -10,7 +10,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-pub use super::persistent::{Cell, Init, Model, Optimizer, cells_of, name_value};
+pub use super::persistent::{Cell, Init, MadeFor, Model, Optimizer, cells_of, name_value};
 use super::{language::Builtin, scope::Scope, tensor};
 use crate::{
     engine::HostFunction,

@@ -214,26 +214,25 @@ impl Engine {
             directory: source.directory,
             cache: Arc::clone(&settings.plans),
         };
-        if !diagnostics.iter().any(Diagnostic::is_error) {
-            let result = stack::on_big_stack(|| {
-                let mut evaluator = Evaluator::new(Mode::Check, settings, base);
-                let guard = evaluator.guard.clone();
-                guard::within(&guard, || {
-                    // Everything wrong is among the diagnostics by then.
-                    let _ = evaluator.evaluate(Arc::clone(&ast));
-                    evaluator.finish_check();
-                    evaluator
-                })
-            });
-            match result {
-                Ok(mut evaluator) => {
-                    diagnostics.append(&mut evaluator.diagnostics);
-                    checked.plans = std::mem::take(&mut evaluator.plans);
-                    checked.graphs = evaluator.graphs();
-                    checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
-                }
-                Err(fault) => diagnostics.push(internal_fault(file, &fault)),
+        // What did not parse is known as lost, so the rest is judged all the same.
+        let result = stack::on_big_stack(|| {
+            let mut evaluator = Evaluator::new(Mode::Check, settings, base);
+            let guard = evaluator.guard.clone();
+            guard::within(&guard, || {
+                // Everything wrong is among the diagnostics by then.
+                let _ = evaluator.evaluate(Arc::clone(&ast));
+                evaluator.finish_check();
+                evaluator
+            })
+        });
+        match result {
+            Ok(mut evaluator) => {
+                diagnostics.append(&mut evaluator.diagnostics);
+                checked.plans = std::mem::take(&mut evaluator.plans);
+                checked.graphs = evaluator.graphs();
+                checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
             }
+            Err(fault) => diagnostics.push(internal_fault(file, &fault)),
         }
         if options.cancel.is_cancelled() {
             // What was found so far may be due to the stop.

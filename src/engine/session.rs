@@ -1,6 +1,6 @@
 //! A running program: its variables, parameters and steps.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::{
     CancelToken, Source, Value, internal_fault,
@@ -148,7 +148,7 @@ impl Session {
 
     /// What receives printed lines. They are dropped where nothing is set.
     pub fn on_print(&mut self, output: impl FnMut(&str) + Send + 'static) {
-        self.evaluator.output = Box::new(output);
+        self.evaluator.output = Arc::new(Mutex::new(Box::new(output)));
     }
 
     /// What receives lines about the run itself, such as where it was resumed. They are dropped

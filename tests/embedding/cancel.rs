@@ -112,7 +112,7 @@ fn worst_orders_and_offsets_stop() {
     within(&guard, || {
         let schedule = schedule::schedule(&graph, &schedule::Options::default());
         assert_eq!(schedule.order.len(), 2000, "what is there is legal");
-        let worst = schedule::worst_order(&graph);
+        let worst = schedule::worst_order(&graph, &schedule::WorstOptions::default());
         assert!(worst.witness_bytes <= worst.bytes);
     });
     assert!(started.elapsed() < SOON);

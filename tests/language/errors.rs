@@ -256,6 +256,11 @@ fn habits_of_other_languages_get_a_tip() {
     let cases = [
         ("use nn\nnn.ReLU()", "2: TG0202 the module `nn` has no `ReLU`"),
         ("let a = F", "1: TG0201 unknown name `F`"),
+        ("let y = 1\nlet x = y // value", "2: TG0201 unknown name `value`"),
+        ("let a = True", "1: TG0201 unknown name `True`"),
+        ("max(1, 2)", "1: TG0221 `max`: axis 2 is out of range for i32"),
+        ("fn f(x: Tensor) = x", "1: TG0201 unknown type `Tensor`"),
+        ("for i in range(3) { i }\nfor i in range(1, 3) { i }\n[1, 2, 3][0:2]", ""),
         ("use torch", "1: TG0203 unknown module `torch`"),
         ("let x = ones([2])\nx.size(0)", "2: TG0211 `size` is a number, and cannot be called"),
         ("let a = zeros(2, 3)", "1: TG0212 `zeros` takes one shape, got 2 numbers"),
@@ -275,6 +280,10 @@ fn habits_of_other_languages_get_a_tip() {
         ("use nn\nnn.MSELoss()", "write `use loss` and `loss.mse(prediction, target)`"),
         ("use nn\nnn.CrossEntropyLoss()", "write `use loss` and `loss.cross_entropy(logits, labels)`"),
         ("use nn\nnn.ModuleList([])", "a list will do: `let layers = [nn.Linear(d, d) for i in 0..n]`"),
+        ("let y = 1\nlet x = y // value", "comments start with `#`; `//` divides and rounds down"),
+        ("max(1, 2)", "`maximum(a, b)` chooses between two values; `max(x, axis: 0)` goes through one"),
+        ("fn f(x: Tensor) = x", "the type of a tensor is its dtype and shape: `f32[n, m]`"),
+        ("let a = super()", "a model has no base: its parameters and sub-models stand in its body"),
         ("let a = F", "tensor functions have no prefix: write `relu(x)`"),
         ("use optim\noptim.SGD(lr: 0.1)", "did you mean `sgd`?"),
         (

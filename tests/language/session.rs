@@ -94,10 +94,12 @@ fn unreadable_files_are_errors() {
 }
 
 #[test]
-fn syntax_errors_stop_before_evaluation() {
-    let error =
-        Engine::new().compile(Source::text("p.tg", "let = 3\nprint(undefined)")).expect_err("no program");
-    assert!(error.diagnostics().iter().all(|d| d.code.0.starts_with("TG01")), "{error:?}");
+fn syntax_errors_leave_no_program() {
+    let error = Engine::new()
+        .compile(Source::text("p.tg", "let a = 3 +* 2\nprint(undefined)"))
+        .expect_err("no program");
+    let codes: Vec<_> = error.diagnostics().iter().map(|d| d.code.0).collect();
+    assert_eq!(codes, ["TG0101", "TG0201"], "names are judged beside");
 }
 
 #[test]

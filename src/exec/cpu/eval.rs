@@ -71,6 +71,17 @@ pub fn eval(
     inputs: &[Tensor],
     page: &ScalarPage,
 ) -> Result<Vec<Tensor>, RunError> {
+    eval_and_show(graph, slots, inputs, page, &mut |_, _| {})
+}
+
+/// Like [`eval`]; `show` gets what `debug(x)` shows, with its label, in source order.
+pub fn eval_and_show(
+    graph: &Graph,
+    slots: &mut [Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+    show: &mut dyn FnMut(&str, &Tensor),
+) -> Result<Vec<Tensor>, RunError> {
     let mut values: Vec<Option<Value>> = vec![None; graph.value_count()];
     let mut writes = Vec::new();
     for node in graph.nodes() {
@@ -83,6 +94,9 @@ pub fn eval(
             .collect::<Option<Vec<Value>>>()
             .ok_or_else(|| fail(OpError::new("internal: a value is used before it is computed")))?;
         let results = evaluate(&node, args, slots, inputs, page).map_err(fail)?;
+        if let (Op::Print(print), Some(value)) = (node.op(), results.first()) {
+            show(&print.label, &value.to_tensor(page).map_err(fail)?);
+        }
         if let (Op::Write(write), Some(value)) = (node.op(), results.first()) {
             writes.push((write.slot, value.to_tensor(page).map_err(fail)?));
         }
