@@ -1,6 +1,8 @@
 //! The most that any legal order needs, on compiled programs: what the default binding of
 //! `checkpoint` promises.
 
+// Shared with other tests, which use the rest.
+#[allow(dead_code)]
 mod schedule_support;
 
 use schedule_support::check::plain_peak;
