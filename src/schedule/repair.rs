@@ -160,13 +160,13 @@ impl Search {
         // What each op that is put off would free, shared among the readers that are missing.
         let mut frees = vec![0i64; ix.ops];
         let mut alive = vec![false; ix.buffers];
-        for b in 0..ix.buffers {
+        for (b, alive) in alive.iter_mut().enumerate() {
             let missing = ix.users.get(b).iter().filter(|&&u| !is_done[u as usize]).count() as i64;
             let maker = graph.maker(BufferId(b as u32)).map(|op| op.0 as usize);
             if missing == 0 || ix.output[b] || !maker.is_none_or(|op| is_done[op]) {
                 continue;
             }
-            alive[b] = true;
+            *alive = true;
             for &u in ix.users.get(b).iter().filter(|&&u| !is_done[u as usize]) {
                 frees[u as usize] += ix.size[b] / missing;
             }

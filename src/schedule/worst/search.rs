@@ -27,6 +27,9 @@ pub(super) struct Found {
     pub(super) witness: Vec<u32>,
 }
 
+/// A reader with a smaller value is guessed to be the last.
+type Rule = fn(&Index, u32) -> (i64, i64);
+
 /// A moment to look at: the heap gives the one with the highest bound.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
@@ -211,8 +214,7 @@ impl<'a> Search<'a> {
     /// least as much alive as the one before.
     fn seek(&mut self, moment: &mut Moment<'a>, closure: &Closure, case: &Case) {
         let ix = self.ix;
-        let rules: [fn(&Index, u32) -> (i64, i64); 2] =
-            [|ix, u| (ix.made[u as usize], -i64::from(u)), |_, u| (0, -i64::from(u))];
+        let rules: [Rule; 2] = [|ix, u| (ix.made[u as usize], -i64::from(u)), |_, u| (0, -i64::from(u))];
         for rule in rules {
             let mut done = closure.done.clone();
             let mut most = i64::MIN;
