@@ -10,6 +10,7 @@ mod args;
 mod assign;
 mod attribute;
 mod call;
+mod contract;
 mod data;
 mod errors;
 mod expr;
@@ -69,6 +70,7 @@ use crate::{
     exec::{Tensor, cpu::Arena},
     ir::{DType, OriginId, Type},
     plan::Plan,
+    schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
 };
@@ -133,6 +135,8 @@ pub struct Settings {
     /// Continue from the last file that the script saves.
     pub resume: bool,
     pub planning: Planning,
+    /// Which order to plan. Contracts are judged for the best one only.
+    pub order: OrderKind,
 }
 
 /// How far steps are planned.
@@ -142,7 +146,7 @@ pub enum Planning {
     Nothing,
     /// The plan that runs, with a bound that may be below what can be proved.
     Quick,
-    /// The same plan, with the best bound.
+    /// The same plan, with the best bounds: on its peak, and on every legal order.
     #[default]
     Proved,
 }
@@ -156,6 +160,7 @@ impl Default for Settings {
             directory: PathBuf::from("."),
             resume: false,
             planning: Planning::default(),
+            order: OrderKind::default(),
         }
     }
 }

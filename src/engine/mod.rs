@@ -27,6 +27,7 @@ use std::{
 
 pub use crate::check::Limits;
 pub use crate::check::Planning;
+pub use crate::schedule::OrderKind;
 use crate::{
     check::{Evaluator, Mode, Settings},
     codes,
@@ -103,6 +104,9 @@ pub struct CompileOptions {
     /// Sessions go on from the last file that the script saved.
     pub resume: bool,
     pub planning: Planning,
+    /// Which order of its steps to plan and run. Results are the same bits; `ensure peak` is judged
+    /// for the best one only.
+    pub order: OrderKind,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -203,6 +207,7 @@ impl Engine {
             directory: directory.to_path_buf(),
             resume: options.resume,
             planning: options.planning,
+            order: options.order,
         }
     }
 }

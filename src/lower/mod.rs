@@ -48,6 +48,7 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
         buffers: built.buffers,
         op_nodes: built.op_nodes,
         schedule,
+        worst: None,
         instructions,
         outputs: built.outputs,
         persistent_bytes: built.persistent_bytes,

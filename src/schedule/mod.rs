@@ -17,6 +17,7 @@ mod place;
 mod profile;
 mod refute;
 mod search;
+mod witness;
 mod worst;
 
 use std::time::Duration;
@@ -44,6 +45,8 @@ pub enum OrderKind {
     Lpmf,
     /// Operands right before their user.
     Dfs,
+    /// The worst legal order that is found, without overwrites.
+    Witness,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +72,9 @@ const PACK_WORK: u64 = 400_000_000;
 
 /// Plans a graph: order, overwrites, offsets, and the bound on every other plan.
 pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
+    if options.order == OrderKind::Witness {
+        return witness::witness(graph, options, PACK_WORK);
+    }
     let ix = Index::new(graph);
     let chosen = search::choose(&ix, options);
     let order = chosen.order;
