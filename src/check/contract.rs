@@ -192,6 +192,12 @@ fn moved(mut diagnostic: Diagnostic, view: &View<'_>, excess: &Excess, witness: 
         mebibytes(witness),
         mebibytes(plan.persistent_bytes.saturating_add(excess.planned_bytes)),
     ));
+    if excess.overwritten_bytes > 0 {
+        diagnostic = diagnostic.note(format!(
+            "the planned order saves {} there by writing over an operand; a promise for every schedule does not count on that",
+            mebibytes(excess.overwritten_bytes)
+        ));
+    }
     for group in groups.iter_mut().take(MOVES_SHOWN) {
         group.ops.sort_unstable();
         group.ops.dedup();

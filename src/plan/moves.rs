@@ -33,6 +33,8 @@ pub struct Excess {
     pub planned_position: usize,
     /// What the planned order has alive when that op runs, in bytes of the arena.
     pub planned_bytes: u64,
+    /// What it saves there by writing over operands; the worst order does not count on that.
+    pub overwritten_bytes: u64,
     /// One for each buffer that only the witness has alive then, in source order.
     pub moves: Vec<Move>,
 }
@@ -58,6 +60,7 @@ impl Plan {
         }
         let mut moves = Vec::new();
         let mut planned_bytes = u128::from(graph.workspace(op));
+        let mut overwritten_bytes = 0u64;
         let mut known = FxHashMap::default();
         for (buffer, readers) in graph.buffer_ids().zip(&readers) {
             let bytes = graph.arena_bytes(buffer);
@@ -73,7 +76,9 @@ impl Plan {
             };
             if alive(&planned, here) {
                 let replaces = self.schedule.overwrites.get(buffer.0 as usize).is_some_and(Option::is_some);
-                if !(replaces && maker == Some(op)) {
+                if replaces && maker == Some(op) {
+                    overwritten_bytes = overwritten_bytes.saturating_add(bytes);
+                } else {
                     planned_bytes += u128::from(bytes);
                 }
                 continue;
@@ -97,6 +102,7 @@ impl Plan {
             witness_position: at,
             planned_position: here,
             planned_bytes: u64::try_from(planned_bytes).unwrap_or(u64::MAX),
+            overwritten_bytes,
             moves,
         })
     }

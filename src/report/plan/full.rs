@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{View, op_name};
 use crate::{
-    plan::{Home, Instruction, Plan},
+    plan::{Home, Instruction, Kernel, Plan},
     schedule::{BufferId, OpId},
     source::SourceMap,
 };
@@ -56,11 +56,26 @@ fn op(view: &View<'_>, id: OpId) -> Value {
         "line": node.and_then(|n| view.place(n)).map(|p| p.at.line),
         "pass": node.map(|n| super::pass(n).name()),
         "reads": ids(graph.reads(id)),
+        "writes": ids(&writes(view.plan, id)),
         "makes": ids(graph.makes(id)),
         "may_overwrite": pairs,
         "after": after,
         "workspace_bytes": graph.workspace(id),
     })
+}
+
+/// The persistent buffers to which an op commits new values; they are among its reads.
+fn writes(plan: &Plan, id: OpId) -> Vec<BufferId> {
+    let persistent = |b: &BufferId| plan.schedule_graph.buffer(*b).flags.persistent;
+    let all: Vec<BufferId> = match plan.kernels.get(id.0 as usize) {
+        Some(Kernel::Node { results, .. }) => results.iter().map(|r| r.buffer).collect(),
+        Some(Kernel::Elementwise(program)) => program.outputs.iter().map(|(_, o)| o.buffer).collect(),
+        Some(Kernel::Copy { to, .. }) => vec![to.buffer],
+        Some(Kernel::Wait { .. } | Kernel::Nothing) | None => Vec::new(),
+    };
+    let mut written: Vec<BufferId> = all.into_iter().filter(persistent).collect();
+    written.dedup();
+    written
 }
 
 fn schedule(step: &mut Map<String, Value>, plan: &Plan) {
