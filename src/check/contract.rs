@@ -77,7 +77,7 @@ impl Evaluator {
         if bound <= ensure.limit {
             return None;
         }
-        let size = apart(&[bound, witness, ensure.limit, plan.peak_bytes()]);
+        let size = apart(ensure.limit, &[bound, witness, plan.peak_bytes()]);
         if witness <= ensure.limit {
             let diagnostic = Diagnostic::error(
                 codes::OVER_PEAK_IN_SOME_ORDER,
@@ -93,10 +93,7 @@ impl Evaluator {
                 "the worst order that was found needs {}; the true worst lies between the two",
                 size(witness)
             ))
-            .help(format!(
-                "`ensure peak <= {} MiB in every schedule` is proved",
-                bound.div_ceil(1 << 20)
-            ));
+            .help(format!("`ensure peak <= {} MiB in every schedule` is proved", bound.div_ceil(1 << 20)));
             return Some(diagnostic);
         }
         let diagnostic = Diagnostic::error(
@@ -121,7 +118,7 @@ impl Evaluator {
 
 /// The planned order itself needs too much.
 fn over_peak(plan: &Plan, ensure: &Ensure) -> Diagnostic {
-    let size = apart(&[plan.peak_bytes(), ensure.limit]);
+    let size = apart(ensure.limit, &[plan.peak_bytes()]);
     Diagnostic::error(
         codes::OVER_PEAK,
         ensure.span,
@@ -136,14 +133,11 @@ fn over_peak(plan: &Plan, ensure: &Ensure) -> Diagnostic {
     .help("`tg plan` shows what is alive at the peak; `checkpoint < … >` recomputes instead of keeping")
 }
 
-/// How to write sizes that are compared: in bytes where they would look alike though they differ.
-fn apart(sizes: &[u64]) -> impl Fn(u64) -> String + use<> {
-    let mut sorted = sizes.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let mut shown: Vec<String> = sorted.iter().map(|&b| mebibytes(b)).collect();
-    shown.dedup();
-    let alike = shown.len() < sorted.len();
+/// How to write sizes that are compared with a limit: in bytes where one would look like it though it
+/// differs.
+fn apart(limit: u64, others: &[u64]) -> impl Fn(u64) -> String + use<> {
+    let text = mebibytes(limit);
+    let alike = others.iter().any(|&b| b != limit && mebibytes(b) == text);
     move |bytes| if alike { format!("{bytes} bytes") } else { mebibytes(bytes) }
 }
 
@@ -258,5 +252,6 @@ fn with_help(mut diagnostic: Diagnostic, plan: &Plan, view: &View<'_>) -> Diagno
             "leave out `bind: {name}` in the `checkpoint`{line}: by default the way back waits for the parameter gradients behind it"
         ));
     }
-    diagnostic.help("`tg plan --order witness` shows that order; `barrier(a, b)` makes what uses `a` wait for `b`")
+    diagnostic
+        .help("`tg plan --order witness` shows that order; `barrier(a, b)` makes what uses `a` wait for `b`")
 }

@@ -30,7 +30,8 @@ impl Evaluator {
         }
         let prove = self.settings.planning == Planning::Proved;
         let order = self.settings.order;
-        let options = lower::PlanOptions { schedule: schedule::Options { prove, order, ..Default::default() } };
+        let options =
+            lower::PlanOptions { schedule: schedule::Options { prove, order, ..Default::default() } };
         let mut plan = match lower::plan(&compiled.graph, step.name(), &options) {
             Ok(plan) => plan,
             Err(error) => return Err(self.op_error(step.decl.name.span, error)),

@@ -108,13 +108,7 @@ impl Plan {
     }
 
     /// The op that an op which runs late waits for, and that could have run.
-    fn held_back(
-        &self,
-        op: OpId,
-        witness: &Positions,
-        at: usize,
-        known: &mut FxHashMap<OpId, OpId>,
-    ) -> OpId {
+    fn held_back(&self, op: OpId, witness: &Positions, at: usize, known: &mut FxHashMap<OpId, OpId>) -> OpId {
         let graph = &self.schedule_graph;
         let mut path = vec![op];
         let root = loop {

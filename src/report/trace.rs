@@ -30,9 +30,7 @@ pub fn trace(plans: &[Arc<Plan>], sources: &SourceMap) -> String {
 
 fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Vec<Value>) {
     let view = View::new(plan, sources);
-    let name = |what: &str, thread: u32, name: &str| {
-        json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { "name": name } })
-    };
+    let name = |what: &str, thread: u32, name: &str| json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { "name": name } });
     events.push(name("process_name", 0, &format!("step {}", plan.name)));
     events.push(name("thread_name", OPS, "ops"));
     events.push(name("thread_name", FREES, "frees"));

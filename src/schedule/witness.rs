@@ -1,12 +1,8 @@
 //! The schedule of the worst order that was found, to look at and to run.
 
 use super::{
-    BufferId, OpId, Options, OrderKind, ScheduleGraph, WorstOptions,
-    index::Index,
-    pack::PackOptions,
-    place::place_indexed,
-    profile::lifetimes,
-    worst_order,
+    BufferId, OpId, Options, OrderKind, ScheduleGraph, WorstOptions, index::Index, pack::PackOptions,
+    place::place_indexed, profile::lifetimes, worst_order,
 };
 use crate::plan::Schedule;
 

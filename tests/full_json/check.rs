@@ -130,7 +130,10 @@ impl Step {
             maker,
             readers,
             order: numbers(&step["order"], "order")?,
-            overwrites: lists(&step["overwrites"], "overwrites")?.iter().map(|o| (o[0], o[1], o[2])).collect(),
+            overwrites: lists(&step["overwrites"], "overwrites")?
+                .iter()
+                .map(|o| (o[0], o[1], o[2]))
+                .collect(),
             offsets: offsets(&step["offsets"], "offsets")?,
             workspace_offsets: offsets(&step["workspace_offsets"], "workspace_offsets")?,
             frees: lists(&step["frees"], "frees")?.iter().map(|f| (f[0], f[1])).collect(),
@@ -153,7 +156,9 @@ impl Step {
         self.legal(&self.order, "order")?;
         self.legal(&self.witness, "witness")?;
         let persistent: u64 = self.buffers.iter().filter(|b| b.persistent).map(|b| b.bytes).sum();
-        ensure(persistent == self.figure("persistent_bytes"), || format!("persistent bytes are {persistent}"))?;
+        ensure(persistent == self.figure("persistent_bytes"), || {
+            format!("persistent bytes are {persistent}")
+        })?;
         let replaced = self.overwriting()?;
         self.frees(&replaced)?;
         let (peak, _) = self.peak(&self.order, &replaced);
@@ -288,7 +293,9 @@ impl Step {
         let mut starts: Vec<Vec<usize>> = vec![Vec::new(); self.order.len().max(1)];
         let mut ends = starts.clone();
         for b in 0..self.buffers.len() {
-            ensure(self.offsets[b].is_none() == self.buffers[b].persistent, || format!("offset of buffer {b}"))?;
+            ensure(self.offsets[b].is_none() == self.buffers[b].persistent, || {
+                format!("offset of buffer {b}")
+            })?;
             if let Some((first, last)) = self.life(&position, b) {
                 starts[first].push(b);
                 ends[last].push(b);

@@ -64,7 +64,10 @@ pub struct WorstLegal {
 
 impl WorstLegal {
     pub fn of(plan: &Plan) -> Option<WorstLegal> {
-        Some(WorstLegal { bytes: plan.worst_legal_bytes()?, witness_bytes: plan.worst_legal_witness_bytes()? })
+        Some(WorstLegal {
+            bytes: plan.worst_legal_bytes()?,
+            witness_bytes: plan.worst_legal_witness_bytes()?,
+        })
     }
 
     pub fn is_exact(self) -> bool {

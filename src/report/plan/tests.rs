@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    ir::{Cursor, DType, Input, Origin, Output, Slot, SlotKind},
+    ir::{Cursor, DType, Graph, Input, Origin, Output, Role, Slot, SlotId, SlotKind},
     ops::{self, Opaque},
-    plan::{Instruction, Kernel, PlanBuffer, Schedule},
+    plan::{Home, Instruction, Kernel, PlanBuffer, Schedule},
     report::Style,
     schedule::{BufferFlags, GraphBuilder},
 };

@@ -152,9 +152,8 @@ impl Lines<'_, '_> {
             true => chain.first(),
             false => chain.iter().find(|s| !is_library(s.file)).or(chain.first()),
         };
-        let is_here = |span: &crate::source::Span| {
-            span.file == self.file && sources.start(*span).line == self.line
-        };
+        let is_here =
+            |span: &crate::source::Span| span.file == self.file && sources.start(*span).line == self.line;
         let at = if innermost.is_some_and(is_here) {
             At::Line
         } else if chain.iter().any(is_here) {
@@ -263,8 +262,13 @@ fn iterations(view: &View<'_>, node: Node<'_>) -> String {
 fn without(lines: &mut Lines<'_, '_>) -> Vec<WithoutBuffer> {
     let view = lines.view;
     let graph = view.graph();
-    let stored: FxHashMap<ValueId, BufferId> =
-        view.plan.buffers.iter().zip(view.plan.schedule_graph.buffer_ids()).map(|(b, id)| (b.value, id)).collect();
+    let stored: FxHashMap<ValueId, BufferId> = view
+        .plan
+        .buffers
+        .iter()
+        .zip(view.plan.schedule_graph.buffer_ids())
+        .map(|(b, id)| (b.value, id))
+        .collect();
     let mut first_user: Vec<Option<crate::ir::NodeId>> = vec![None; graph.value_count()];
     for node in graph.nodes() {
         for arg in node.args() {

@@ -20,7 +20,13 @@ const LINES: usize = 12;
 const WIDTH: usize = 80;
 
 /// The report for a terminal.
-pub fn render(reports: &[LineReport], file: FileId, line: usize, sources: &SourceMap, style: Style) -> String {
+pub fn render(
+    reports: &[LineReport],
+    file: FileId,
+    line: usize,
+    sources: &SourceMap,
+    style: Style,
+) -> String {
     let mut out = String::new();
     let name = sources.get(file).map_or("", |f| f.name.as_str());
     let code = sources.get(file).map_or("", |f| f.line(line)).trim();
@@ -160,7 +166,11 @@ impl<'a> Group<'a> {
         match numbers(&|b| b.born) {
             Some(at) => row(
                 "born",
-                format!("at {at} of {instructions} instructions, by `{}` ({})", first.made_by, first.pass.name()),
+                format!(
+                    "at {at} of {instructions} instructions, by `{}` ({})",
+                    first.made_by,
+                    first.pass.name()
+                ),
             ),
             None => row("born", first.made_by.clone()),
         }
@@ -239,7 +249,10 @@ fn kept(buffer: &BufferLife, sources: &SourceMap) -> String {
         }
         (Kept::Output(None), _) => "the caller: it is returned".to_owned(),
         (Kept::TakenBy(name), _) => {
-            format!("its last use, which writes `{}` in its place", visible::line(&generalize(name), NAME_LIMIT))
+            format!(
+                "its last use, which writes `{}` in its place",
+                visible::line(&generalize(name), NAME_LIMIT)
+            )
         }
         (Kept::LastUse, Some(used)) => {
             let line = used.place.map_or(String::new(), |p| format!(", {}", line_of(p, sources)));
