@@ -32,8 +32,10 @@ enum Fate {
 pub(super) struct Closure {
     /// No set has more alive.
     pub(super) units: i64,
-    /// The ops of the section in an optimal set; empty if the flow was not carried to its end.
+    /// The ops of the section in an optimal set, or in a good one.
     pub(super) done: Vec<bool>,
+    /// The flow was carried to its end, so that the set is optimal.
+    pub(super) is_maximal: bool,
 }
 
 /// The section at hand, with what is known of each op.
@@ -47,6 +49,14 @@ pub(super) struct Moment<'a> {
     node: Vec<u32>,
     network: Network,
     stack: Vec<u32>,
+    /// What each op adds or takes away when it is done.
+    gain: Vec<i64>,
+    loss: Vec<i64>,
+    /// The flow to begin with: into each op from the source, from it into the sink, and to its open
+    /// predecessors, in the order of the ops.
+    sent: Vec<i64>,
+    absorbed: Vec<i64>,
+    flow: Vec<i64>,
 }
 
 const SOURCE: u32 = 0;
@@ -64,6 +74,11 @@ impl<'a> Moment<'a> {
             node: vec![0; size],
             network: Network::default(),
             stack: Vec::new(),
+            gain: vec![0; size],
+            loss: vec![0; size],
+            sent: vec![0; size],
+            absorbed: vec![0; size],
+            flow: Vec::new(),
         }
     }
 
@@ -174,6 +189,8 @@ impl<'a> Moment<'a> {
         let mut network = std::mem::take(&mut self.network);
         network.reset(2);
         let mut units = self.section.base + self.transient();
+        self.gain.fill(0);
+        self.loss.fill(0);
         for op in self.section.start..self.section.end {
             let at = self.at(op);
             match self.side[at] {
@@ -182,17 +199,8 @@ impl<'a> Moment<'a> {
                 Side::Open => {
                     let weight = self.weight(op);
                     self.node[at] = network.node();
-                    if weight > 0 {
-                        units += weight;
-                        network.arc(SOURCE, self.node[at], weight);
-                    } else if weight < 0 {
-                        network.arc(self.node[at], SINK, -weight);
-                    }
-                    for &p in ix.preds.get(op as usize) {
-                        if self.side(p) == Side::Open {
-                            network.arc(self.node[at], self.node[self.at(p)], INFINITE);
-                        }
-                    }
+                    self.gain[at] = weight.max(0);
+                    self.loss[at] = (-weight).max(0);
                 }
             }
         }
@@ -200,39 +208,133 @@ impl<'a> Moment<'a> {
             match (self.fate(death), guess) {
                 (Fate::Alive, _) => {}
                 (Fate::Dead, _) => units -= death.size,
-                (Fate::With(op), _) => network.arc(self.node[self.at(op)], SINK, death.size),
+                (Fate::With(op), _) => self.loss[(op - self.section.start) as usize] += death.size,
                 (Fate::Open, Some(guess)) => {
-                    network.arc(self.node[self.at(guess[k])], SINK, death.size);
+                    self.loss[(guess[k] - self.section.start) as usize] += death.size;
                 }
                 (Fate::Open, None) => {
                     let joins = death.joins.iter().filter(|&&join| self.side(join) == Side::Open);
-                    let joins: Vec<u32> = joins.map(|&join| self.node[self.at(join)]).collect();
+                    let joins: Vec<u32> = joins.map(|&join| self.at(join) as u32).collect();
                     match joins.as_slice() {
                         [] => {}
-                        &[only] => network.arc(only, SINK, death.size),
+                        &[only] => self.loss[only as usize] += death.size,
                         _ => {
                             let gone = network.node();
                             network.arc(gone, SINK, death.size);
-                            joins.iter().for_each(|&join| network.arc(join, gone, INFINITE));
+                            for join in joins {
+                                network.arc(self.node[join as usize], gone, INFINITE);
+                            }
                         }
                     }
                 }
             }
         }
-        *work = work.saturating_sub(network.size());
+        self.begin();
+        let mut flow = self.flow.iter();
+        for op in self.section.start..self.section.end {
+            let at = self.at(op);
+            if self.side[at] != Side::Open {
+                continue;
+            }
+            let node = self.node[at];
+            units += self.gain[at] - self.sent[at];
+            if self.gain[at] > 0 {
+                network.arc_with_flow(SOURCE, node, self.gain[at], self.sent[at]);
+            }
+            if self.loss[at] > 0 {
+                network.arc_with_flow(node, SINK, self.loss[at], self.absorbed[at]);
+            }
+            for &p in ix.preds.get(op as usize) {
+                if self.side(p) == Side::Open {
+                    let flow = flow.next().copied().unwrap_or(0);
+                    network.arc_with_flow(node, self.node[self.at(p)], INFINITE, flow);
+                }
+            }
+        }
+        *work = work.saturating_sub(2 * network.size());
         let flow = network.push(SOURCE, SINK, INFINITE, work);
         units -= flow.amount;
-        let mut done = Vec::new();
-        if flow.maximum {
-            let chosen = network.source_side(SOURCE);
-            done.extend(self.side.iter().zip(&self.node).map(|(side, &node)| match side {
-                Side::Done => true,
-                Side::NotDone => false,
-                Side::Open => chosen[node as usize],
-            }));
-        }
+        let chosen = network.source_side(SOURCE);
+        let done = self.side.iter().zip(&self.node).map(|(side, &node)| match side {
+            Side::Done => true,
+            Side::NotDone => false,
+            Side::Open => chosen[node as usize],
+        });
+        let done = done.collect();
         self.network = network;
-        Closure { units, done }
+        Closure { units, done, is_maximal: flow.maximum }
+    }
+
+    /// A flow to begin with, in two passes over the section: what an op gains goes to what it or ops
+    /// before it lose, along the predecessors that can take most; what finds no place returns.
+    fn begin(&mut self) {
+        let ix = self.ix;
+        let (start, end) = (self.section.start, self.section.end);
+        let count = (end - start) as usize;
+        let open = |side: &[Side], p: u32| p >= start && p < end && side[(p - start) as usize] == Side::Open;
+        // What an op and some chain of ops before it can take.
+        let mut takes = vec![0i64; count];
+        // First arc of each op in `flow`.
+        let mut first = vec![0u32; count];
+        let mut arcs = 0u32;
+        for op in start..end {
+            let at = (op - start) as usize;
+            first[at] = arcs;
+            if self.side[at] == Side::Open {
+                let preds = ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p));
+                let mut most = 0;
+                for &p in preds {
+                    arcs += 1;
+                    most = most.max(takes[(p - start) as usize]);
+                }
+                takes[at] = self.loss[at] + most;
+            }
+        }
+        self.flow.clear();
+        self.flow.resize(arcs as usize, 0);
+        self.sent.clone_from(&self.gain);
+        self.absorbed.fill(0);
+        // What came in, and then what could not go on.
+        let mut excess = vec![0i64; count];
+        let mut into = vec![0i64; count];
+        for op in (start..end).rev() {
+            let at = (op - start) as usize;
+            if self.side[at] != Side::Open {
+                continue;
+            }
+            let mut left = self.gain[at] + into[at];
+            self.absorbed[at] = left.min(self.loss[at]);
+            left -= self.absorbed[at];
+            let mut arc = first[at] as usize;
+            for &p in ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p)) {
+                let target = (p - start) as usize;
+                let amount = left.min(takes[target] - into[target]).max(0);
+                self.flow[arc] = amount;
+                into[target] += amount;
+                left -= amount;
+                arc += 1;
+            }
+            excess[at] = left;
+        }
+        for op in start..end {
+            let at = (op - start) as usize;
+            if self.side[at] != Side::Open {
+                continue;
+            }
+            let mut arc = first[at] as usize;
+            for &p in ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p)) {
+                let source = (p - start) as usize;
+                let amount = self.flow[arc].min(excess[source]);
+                self.flow[arc] -= amount;
+                excess[source] -= amount;
+                excess[at] += amount;
+                arc += 1;
+            }
+        }
+        // Successors have taken back what they sent; the rest was gained here.
+        for (sent, excess) in self.sent.iter_mut().zip(&excess) {
+            *sent -= excess;
+        }
     }
 
     /// What is alive when the running op runs and exactly the ops in `done` precede it.

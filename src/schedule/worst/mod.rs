@@ -9,6 +9,7 @@
 //! cut the graph into sections that are looked at alone (`section`).
 
 mod closure;
+mod greedy;
 mod readers;
 mod search;
 mod section;

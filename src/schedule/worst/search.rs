@@ -11,12 +11,13 @@ use crate::schedule::index::Index;
 use super::{
     WorstOptions,
     closure::{Closure, Moment},
+    greedy::pile_up,
     plain_peak,
     section::{Sections, sections},
 };
 
 /// Arcs that all closures together may look at.
-const WORK: u64 = 40_000_000;
+const WORK: u64 = 12_000_000;
 /// Closures in a row that improve a guess of last readers.
 const ROUNDS: usize = 6;
 
@@ -58,13 +59,16 @@ struct Search<'a> {
 pub(super) fn search(ix: &Index, options: &WorstOptions) -> Found {
     let sections = sections(ix);
     let source: Vec<u32> = (0..ix.ops as u32).collect();
+    let orders = [source, pile_up(ix, false), pile_up(ix, true)];
+    let orders = orders.map(|order| (plain_peak(ix, &order).0, order));
+    let (start, known) = orders.into_iter().max_by_key(|&(peak, _)| peak).unwrap_or_default();
     let mut search = Search {
         ix,
         sections: &sections,
         moments: BTreeMap::new(),
         cases: BinaryHeap::new(),
         age: 0,
-        worst: plain_peak(ix, &source).0,
+        worst: start,
         moment: None,
         work: WORK.saturating_mul(options.effort.max(1).into()),
         end: Instant::now().checked_add(options.time_limit),
@@ -72,7 +76,7 @@ pub(super) fn search(ix: &Index, options: &WorstOptions) -> Found {
     let first = search.first_op();
     search.look_between();
     let bound = search.run();
-    let witness = search.witness().or(first).unwrap_or(source);
+    let witness = search.witness().or(first).unwrap_or(known);
     Found { bound: bound.max(search.worst), witness }
 }
 
@@ -156,13 +160,13 @@ impl<'a> Search<'a> {
         let is_first = !case.is_solved;
         case.bound = case.bound.min(closure.units);
         case.is_solved = true;
-        if closure.done.is_empty() {
-            // The work ran out in the middle.
-            self.push(case);
-            return;
-        }
         self.consider(moment, &closure.done, case.section, case.running);
         if case.bound <= self.worst {
+            return;
+        }
+        if !closure.is_maximal {
+            // The work ran out in the middle.
+            self.push(case);
             return;
         }
         if is_first {
@@ -209,7 +213,7 @@ impl<'a> Search<'a> {
             for _ in 0..ROUNDS {
                 let guess = moment.guess(&done, |u| rule(ix, u));
                 let better = moment.closure(Some(&guess), &mut self.work);
-                if better.done.is_empty() || better.units <= most {
+                if better.units <= most {
                     break;
                 }
                 most = better.units;
