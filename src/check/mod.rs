@@ -48,6 +48,7 @@ mod types;
 mod update;
 pub mod value;
 mod walk;
+mod witness;
 
 use std::{
     path::PathBuf,

@@ -1,17 +1,18 @@
 //! How the worst order that was found differs from the planned one: what it has alive at its worst
-//! moment that the planned order has not alive when the same op runs, and the ops that moved there.
+//! moment that the planned order has not, and the ops that are to blame.
 
 use rustc_hash::FxHashMap;
 
 use super::Plan;
 use crate::schedule::{BufferId, OpId};
 
-/// Where an op went in the worst order, seen from the op that runs at its worst moment.
+/// What the worst order does with an op that keeps a buffer alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Moved {
-    /// From before it to behind it.
+    /// It could run before the worst moment, and would then free the buffer, or let others free it.
     Later,
-    /// From behind it to before it.
+    /// It makes the buffer before the worst moment, though whoever reads it has to wait for that; in
+    /// the planned order it runs after the op of that moment.
     Earlier,
 }
 
@@ -35,7 +36,8 @@ pub struct Excess {
     pub planned_bytes: u64,
     /// What it saves there by writing over operands; the worst order does not count on that.
     pub overwritten_bytes: u64,
-    /// One for each buffer that only the witness has alive then, in source order.
+    /// For buffers that the witness has alive at its worst moment, and the planned order does not while
+    /// the same op runs or at its own peak; in source order.
     pub moves: Vec<Move>,
 }
 
@@ -74,26 +76,25 @@ impl Plan {
                 let last = readers.iter().filter_map(|&r| order.of(r)).max().or(from);
                 from.is_some_and(|f| f <= at) && (is_output || last.is_some_and(|l| l >= at))
             };
-            if alive(&planned, here) {
+            let in_plan = alive(&planned, here);
+            if in_plan {
                 let replaces = self.schedule.overwrites.get(buffer.0 as usize).is_some_and(Option::is_some);
                 if replaces && maker == Some(op) {
                     overwritten_bytes = overwritten_bytes.saturating_add(bytes);
                 } else {
                     planned_bytes += u128::from(bytes);
                 }
+            }
+            if !alive(&witness, at) || (in_plan && alive(&planned, self.schedule.peak_position)) {
                 continue;
             }
-            if !alive(&witness, at) {
-                continue;
-            }
-            let is_later = |r: &&OpId| witness.of(**r).is_some_and(|p| p >= at);
-            let moved = match maker.filter(|&m| planned.of(m).is_some_and(|p| p > here)) {
-                Some(maker) => Some((maker, Moved::Earlier)),
-                None => readers
-                    .iter()
-                    .filter(is_later)
-                    .max_by_key(|&&r| planned.of(r))
-                    .map(|&reader| (self.held_back(reader, &witness, at, &mut known), Moved::Later)),
+            let pending = readers.iter().filter(|&&r| witness.of(r).is_some_and(|p| p > at));
+            let mut held = pending.filter_map(|&r| self.held_back(r, &witness, at, &mut known));
+            let moved = match held.next() {
+                Some(late) if !is_output => Some((late, Moved::Later)),
+                _ => maker
+                    .filter(|&m| m != op && planned.of(m).is_some_and(|p| p > here))
+                    .map(|maker| (maker, Moved::Earlier)),
             };
             moves.extend(moved.map(|(op, moved)| Move { op, moved, buffer }));
         }
@@ -107,20 +108,30 @@ impl Plan {
         })
     }
 
-    /// The op that an op which runs late waits for, and that could have run.
-    fn held_back(&self, op: OpId, witness: &Positions, at: usize, known: &mut FxHashMap<OpId, OpId>) -> OpId {
+    /// Of what a late op waits for, or it itself: an op that could run before the position `at`. `None`
+    /// where all of that needs the op which runs there.
+    fn held_back(
+        &self,
+        op: OpId,
+        witness: &Positions,
+        at: usize,
+        known: &mut FxHashMap<OpId, Option<OpId>>,
+    ) -> Option<OpId> {
         let graph = &self.schedule_graph;
         let mut path = vec![op];
         let root = loop {
-            let Some(&last) = path.last() else { return op };
+            let &last = path.last()?;
             if let Some(&root) = known.get(&last) {
                 break root;
             }
             let makers = graph.reads(last).iter().filter_map(|&b| graph.maker(b));
-            let mut before = makers.chain(graph.after(last).iter().copied());
-            match before.find(|&p| p < last && witness.of(p).is_some_and(|position| position >= at)) {
-                Some(earlier) => path.push(earlier),
-                None => break last,
+            let before = makers.chain(graph.after(last).iter().copied()).filter(|&p| p < last);
+            // The latest of them: what is behind it waits for it in any case.
+            let latest = before.filter_map(|p| Some((witness.of(p)?, p))).max();
+            match latest {
+                Some((position, earlier)) if position > at => path.push(earlier),
+                Some((position, _)) if position == at => break None,
+                _ => break Some(last),
             }
         };
         known.extend(path.into_iter().map(|op| (op, root)));

@@ -13,6 +13,9 @@ pub(super) fn witness(graph: &ScheduleGraph, options: &Options, work_limit: u64)
     let worst = worst_order(graph, &WorstOptions { time_limit: options.time_limit, ..Default::default() });
     let ix = Index::new(graph);
     let order: Vec<u32> = worst.witness.iter().map(|op| op.0).filter(|&op| (op as usize) < ix.ops).collect();
+    if order.is_empty() {
+        return Schedule { found_by: "witness", ..best };
+    }
     let overwrites = vec![None; ix.buffers];
     let pack_options = PackOptions { goal: 0, time_limit: options.time_limit, work_limit };
     let places = place_indexed(graph, &ix, &order, &overwrites, &pack_options);
@@ -34,9 +37,7 @@ pub(super) fn witness(graph: &ScheduleGraph, options: &Options, work_limit: u64)
 fn plain_peak(graph: &ScheduleGraph, ix: &Index, order: &[u32]) -> (u64, usize) {
     let mut change = vec![0i128; order.len() + 1];
     for (b, span) in lifetimes(ix, order).into_iter().enumerate() {
-        if let Some((first, last)) = span
-            && !order.is_empty()
-        {
+        if let Some((first, last)) = span {
             let bytes = i128::from(graph.arena_bytes(BufferId(b as u32)));
             change[first as usize] += bytes;
             change[last as usize + 1] -= bytes;
