@@ -54,7 +54,7 @@ impl Group {
     /// The largest first.
     fn of(view: &View<'_>, excess: &Excess) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        let mut index: FxHashMap<(Deed, Option<(u32, usize)>, Moved), usize> = FxHashMap::default();
+        let mut index = FxHashMap::default();
         for one in &excess.moves {
             let (deed, place) = (view.deed(one.op), view.op_place(one.op));
             let key = (deed.clone(), place.map(|p| (p.file.0, p.at.line)), one.moved);

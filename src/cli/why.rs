@@ -21,7 +21,10 @@ pub fn text(
 ) -> Result<String, Error> {
     let sources = &checked.sources;
     let fault = |diagnostic: Diagnostic| Error::new(vec![diagnostic], Arc::clone(sources));
-    let file = file(place, sources).map_err(fault)?;
+    let file = match &place.file {
+        None => FileId(0),
+        Some(wanted) => file(wanted, sources).ok_or_else(|| fault(no_file(wanted, sources)))?,
+    };
     let lines = sources.get(file).map_or(0, |f| f.text.lines().count());
     if place.line > lines {
         let name = sources.get(file).map_or("", |f| f.name.as_str());
@@ -45,20 +48,18 @@ pub fn text(
     Ok(text)
 }
 
-/// The file that a place names: as reports write it, or by the end of its path.
-fn file(place: &LineOfFile, sources: &SourceMap) -> Result<FileId, Diagnostic> {
-    let Some(wanted) = &place.file else { return Ok(FileId(0)) };
+/// The file of a name: as reports write it, or by the end of its path.
+fn file(wanted: &str, sources: &SourceMap) -> Option<FileId> {
     let exact = sources.files().find(|(_, file)| file.name == *wanted);
     let ending = format!("/{wanted}");
     let found = exact.or_else(|| sources.files().find(|(_, file)| file.name.ends_with(&ending)));
-    found.map(|(id, _)| id).ok_or_else(|| {
-        let names: Vec<String> =
-            sources.files().map(|(_, f)| format!("`{}`", visible::line(&f.name, 80))).collect();
-        Diagnostic::error(
-            codes::FILE,
-            Span::default(),
-            format!("the program does not use a file `{}`", visible::line(wanted, 80)),
-        )
+    found.map(|(id, _)| id)
+}
+
+fn no_file(wanted: &str, sources: &SourceMap) -> Diagnostic {
+    let names: Vec<String> =
+        sources.files().map(|(_, f)| format!("`{}`", visible::line(&f.name, 80))).collect();
+    let message = format!("the program does not use a file `{}`", visible::line(wanted, 80));
+    Diagnostic::error(codes::FILE, Span::default(), message)
         .help(format!("its files are {}", names.join(", ")))
-    })
 }
