@@ -118,6 +118,7 @@ impl Backward {
         graph.cursor.origin = origin;
         let is_data = results.iter().any(|&r| get(&self.data, r));
         barriers.before(graph, self, id, region, is_data).map_err(fail)?;
+        barriers.hold(graph, self, id, &wanted).map_err(fail)?;
 
         let cotangents: Vec<_> = results.iter().map(|&r| get(&self.cotangents, r)).collect();
         let at =

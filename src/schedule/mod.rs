@@ -16,6 +16,7 @@ pub mod pack;
 mod place;
 mod profile;
 mod refute;
+mod repair;
 mod search;
 mod witness;
 mod worst;
@@ -26,6 +27,7 @@ pub use bound::{Bound, lower_bound};
 pub use graph::{Buffer, BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
 pub use place::{Places, place};
 pub use profile::instructions;
+pub use repair::{Repair, repair};
 pub use worst::{Worst, WorstOptions, worst_order};
 
 use crate::plan::Schedule;

@@ -54,11 +54,16 @@ impl Worst {
 
 /// Bounds the live bytes of every legal order of a graph.
 pub fn worst_order(graph: &ScheduleGraph, options: &WorstOptions) -> Worst {
+    worst_up_to(graph, options, u64::MAX)
+}
+
+/// As [`worst_order`], but stops looking for a worse order when one above `limit` is found.
+pub(super) fn worst_up_to(graph: &ScheduleGraph, options: &WorstOptions, limit: u64) -> Worst {
     let ix = Index::new(graph);
     if !ix.exact || ix.ops == 0 {
         return coarse(graph, &ix);
     }
-    let found = search::search(&ix, options);
+    let found = search::search(&ix, options, i64::try_from(limit >> ix.shift).unwrap_or(i64::MAX));
     let (peak, position) = plain_peak(&ix, &found.witness);
     Worst {
         bytes: ix.to_bytes(found.bound.max(peak)),
@@ -90,7 +95,7 @@ fn coarse(graph: &ScheduleGraph, ix: &Index) -> Worst {
 }
 
 /// The peak without overwrites, and where.
-fn plain_peak(ix: &Index, order: &[u32]) -> (i64, usize) {
+pub(super) fn plain_peak(ix: &Index, order: &[u32]) -> (i64, usize) {
     let mut change = vec![0i64; order.len() + 1];
     for (b, span) in lifetimes(ix, order).iter().enumerate() {
         if let Some((first, last)) = *span

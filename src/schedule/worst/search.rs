@@ -53,10 +53,12 @@ struct Search<'a> {
     worst: i64,
     moment: Option<(u32, Vec<bool>, u32)>,
     work: u64,
+    limit: i64,
     end: Option<Instant>,
 }
 
-pub(super) fn search(ix: &Index, options: &WorstOptions) -> Found {
+/// A witness above `limit` ends the search.
+pub(super) fn search(ix: &Index, options: &WorstOptions, limit: i64) -> Found {
     let sections = sections(ix);
     let source: Vec<u32> = (0..ix.ops as u32).collect();
     let orders = [source, pile_up(ix, false), pile_up(ix, true)];
@@ -71,6 +73,7 @@ pub(super) fn search(ix: &Index, options: &WorstOptions) -> Found {
         worst: start,
         moment: None,
         work: WORK.saturating_mul(options.effort.max(1).into()),
+        limit,
         end: Instant::now().checked_add(options.time_limit),
     };
     let first = search.first_op();
@@ -137,6 +140,9 @@ impl<'a> Search<'a> {
         while let Some(case) = self.cases.pop() {
             if case.bound <= self.worst {
                 return self.worst;
+            }
+            if self.worst > self.limit {
+                return case.bound;
             }
             if self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end) {
                 return case.bound;
