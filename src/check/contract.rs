@@ -110,7 +110,7 @@ fn over_in_some_order(
         ),
     )
     .label(format!("the planned order needs {}", size(plan.peak_bytes())));
-    Some(witness::tell(diagnostic, plan, elaborated, sources))
+    Some(witness::tell(diagnostic, plan, ensure.limit, elaborated, sources))
 }
 
 /// The planned order itself needs too much.

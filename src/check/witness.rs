@@ -1,6 +1,8 @@
 //! The worst legal order of a step, told in source lines: what it has alive, which ops are to blame,
 //! and what prevents it.
 
+use std::time::Duration;
+
 use rustc_hash::FxHashMap;
 
 use super::step_plan::mebibytes;
@@ -9,7 +11,7 @@ use crate::{
     ir::{Bind, Graph},
     plan::{Excess, Moved, Plan},
     report::plan::{Deed, Place, View, generalize},
-    schedule::OpId,
+    schedule::{self, OpId},
     source::{SourceMap, Span},
 };
 
@@ -18,11 +20,17 @@ const GROUPS_SHOWN: usize = 3;
 /// Names of buffers that it gives for each.
 const NAMES_SHOWN: usize = 2;
 
-/// Adds to a diagnostic what the worst order of a plan does. `elaborated` is the graph before
-/// lowering, which still has its regions.
+/// Waits that are told one by one.
+const WAITS_SHOWN: usize = 3;
+/// For the search for waits that keep the promise: longer than it takes on a step of some thousand ops.
+const REPAIR_TIME: Duration = Duration::from_secs(5);
+
+/// Adds to a diagnostic what the worst order of a plan does, and what keeps all orders within
+/// `limit` bytes. `elaborated` is the graph before lowering, which still has its regions.
 pub(super) fn tell(
     mut diagnostic: Diagnostic,
     plan: &Plan,
+    limit: u64,
     elaborated: &Graph,
     sources: &SourceMap,
 ) -> Diagnostic {
@@ -31,8 +39,9 @@ pub(super) fn tell(
     if let (Some(excess), Some(bytes)) = (plan.excess(), plan.worst_legal_witness_bytes()) {
         let groups = Group::of(&view, &excess);
         diagnostic = blame(diagnostic, &view, &excess, bytes, &groups);
-        if let Some(group) = groups.first().filter(|_| weak.is_none()) {
-            diagnostic = diagnostic.help(barrier(&view, &excess, group));
+        if weak.is_none() {
+            let guess = || groups.first().map(|group| barrier(&view, &excess, group));
+            diagnostic.help.extend(repaired(&view, limit).or_else(guess));
         }
     }
     diagnostic.help.extend(weak);
@@ -153,6 +162,40 @@ fn blame(
         ));
     }
     diagnostic
+}
+
+/// The waits that keep every order within the limit, with the figures of the step planned with them.
+/// `None` where no such waits are found.
+fn repaired(view: &View<'_>, limit: u64) -> Option<String> {
+    let plan = view.plan;
+    let within = limit.checked_sub(plan.persistent_bytes)?;
+    let options = schedule::Options { time_limit: REPAIR_TIME, prove: false, ..Default::default() };
+    let repair = schedule::repair(&plan.schedule_graph, within, &options)?;
+    let op = |op: OpId| format!("{}{}", view.deed(op).phrase(1), of_line(view, view.op_place(op)));
+    let mut waits: Vec<(String, usize)> = Vec::new();
+    for &(first, second) in &repair.edges {
+        let text = format!("{} waits for {}", op(second), op(first));
+        match waits.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, count)) => *count += 1,
+            None => waits.push((text, 1)),
+        }
+    }
+    let mut shown: Vec<String> = waits
+        .iter()
+        .take(WAITS_SHOWN)
+        .map(|(text, count)| if *count == 1 { text.clone() } else { format!("{text} ({count} times)") })
+        .collect();
+    let rest: usize = waits.iter().skip(WAITS_SHOWN).map(|(_, count)| count).sum();
+    if rest > 0 {
+        shown.push(format!("{rest} more like that"));
+    }
+    let resident = |bytes: u64| mebibytes(plan.persistent_bytes.saturating_add(bytes));
+    Some(format!(
+        "the promise holds if {}: then the worst legal order needs {}, the best one {} (planned again); `let a, b = barrier(a, b)` makes what uses `a` wait until `b` is there",
+        shown.join(", "),
+        resident(repair.worst.bytes),
+        resident(repair.live_peak_bytes),
+    ))
 }
 
 /// The barrier that would take the largest group away.
