@@ -65,13 +65,13 @@ codes! {
     LIMIT = "TG0235", "a limit of the engine is reached";
     OPTIMIZER = "TG0236", "an optimizer used in a way it is not made for";
     MODEL = "TG0237", "a model used in a way it is not made for";
-    NOT_CHECKED_YET = "TG0238", "a contract that this version parses but does not check";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
 
     // Memory.
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
     NOT_PLANNED = "TG0342", "a contract of a step that is not planned";
+    OVER_PEAK_IN_SOME_ORDER = "TG0344", "a legal order needs more memory than `ensure peak … in every schedule` allows";
 
     // Run time.
     ASSERTION = "TG0401", "an assertion that does not hold";

@@ -10,6 +10,7 @@ mod args;
 mod assign;
 mod attribute;
 mod call;
+mod contract;
 mod data;
 mod declarations;
 mod errors;
@@ -50,6 +51,7 @@ mod types;
 mod update;
 pub mod value;
 mod walk;
+mod witness;
 
 use std::{
     path::PathBuf,
@@ -72,6 +74,7 @@ use crate::{
     guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
     plan::Plan,
+    schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
 };
@@ -153,6 +156,8 @@ pub struct Settings {
     pub host: Arc<HostTable>,
     /// Plans that others have made of the same program.
     pub plans: Arc<PlanCache>,
+    /// Which order to plan. Contracts are judged for the best one only.
+    pub order: OrderKind,
 }
 
 /// How far steps are planned.
@@ -162,7 +167,7 @@ pub enum Planning {
     Nothing,
     /// The plan that runs, with a bound that may be below what can be proved.
     Quick,
-    /// The same plan, with the best bound.
+    /// The same plan, with the best bounds: on its peak, and on every legal order.
     #[default]
     Proved,
 }
@@ -179,6 +184,7 @@ impl Default for Settings {
             cancel: CancelToken::new(),
             host: Arc::default(),
             plans: Arc::default(),
+            order: OrderKind::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod output;
 mod plan;
 pub(crate) mod run;
 pub(crate) mod source;
+mod why;
 
 use std::{io::Write, process::ExitCode};
 

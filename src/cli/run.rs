@@ -18,6 +18,7 @@ use crate::{
 pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     let mut options = args.compile.options();
     options.resume = args.resume;
+    options.order = args.order.into();
     // Nobody sees the bound.
     options.planning = Planning::Quick;
     let engine = match args.device {

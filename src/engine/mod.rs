@@ -33,6 +33,7 @@ pub use crate::check::{Limits, Planning};
 pub use crate::exec::cpu::{TensorMut, TensorRef};
 pub use crate::guard::CancelToken;
 pub use crate::ops::HostOp;
+pub use crate::schedule::OrderKind;
 use crate::{
     check::{self, Evaluator, Mode, Settings},
     codes,
@@ -123,6 +124,9 @@ pub struct CompileOptions {
     pub planning: Planning,
     /// Stops the compilation. Sessions have a token of their own.
     pub cancel: CancelToken,
+    /// Which order of its steps to plan and run. Results are the same bits; `ensure peak` is judged
+    /// for the best one only.
+    pub order: OrderKind,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -270,6 +274,7 @@ impl Engine {
             cancel: options.cancel.clone(),
             host: Arc::clone(&self.host),
             plans: Arc::default(),
+            order: options.order,
         }
     }
 

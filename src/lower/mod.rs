@@ -53,6 +53,7 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
         buffers,
         op_nodes,
         schedule,
+        worst: None,
         instructions,
         outputs,
         persistent_bytes,

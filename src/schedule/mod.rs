@@ -20,6 +20,7 @@ mod refute;
 mod repair;
 mod search;
 mod views;
+mod witness;
 mod worst;
 
 use std::time::Duration;
@@ -52,6 +53,8 @@ pub enum OrderKind {
     Lpmf,
     /// Operands right before their user.
     Dfs,
+    /// The worst legal order that is found, without overwrites.
+    Witness,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +81,9 @@ const PACK_WORK: u64 = 400_000_000;
 /// Plans a graph: order, overwrites, offsets, and the bound on every other plan. Views that may be
 /// copied stay views, but the bound holds for their copies too; [`schedule_with_copies`] decides.
 pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
+    if options.order == OrderKind::Witness {
+        return witness::witness(graph, options, PACK_WORK);
+    }
     if graph.viewed().is_empty() {
         return schedule_as_it_is(graph, options);
     }

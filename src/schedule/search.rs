@@ -49,7 +49,7 @@ pub(super) struct Chosen {
 pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
     let (first, others): (Vec<_>, Vec<_>) = match options.order {
         // The segment tree makes `lpmf` the slowest; it is left out where the others are optimal.
-        OrderKind::Best => ([&SOURCE[..], &LIST, &DFS].concat(), LPMF.to_vec()),
+        OrderKind::Best | OrderKind::Witness => ([&SOURCE[..], &LIST, &DFS].concat(), LPMF.to_vec()),
         OrderKind::Source => (SOURCE.to_vec(), Vec::new()),
         // The plain ones, so that they can be compared with what others do.
         OrderKind::List => (LIST[..1].to_vec(), Vec::new()),

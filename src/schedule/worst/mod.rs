@@ -80,9 +80,15 @@ fn coarse(graph: &ScheduleGraph, ix: &Index) -> Worst {
     let all = buffers + graph.ops().map(|op| u128::from(graph.workspace(op))).max().unwrap_or(0);
     let source: Vec<u32> = (0..ix.ops as u32).collect();
     let (peak, position) = plain_peak(ix, &source);
+    let bytes = u64::try_from(all).unwrap_or(u64::MAX);
+    let witness_bytes = match (ix.ops, ix.exact) {
+        (0, _) => bytes,
+        (_, true) => ix.to_bytes(peak),
+        (_, false) => 0,
+    };
     Worst {
-        bytes: u64::try_from(all).unwrap_or(u64::MAX),
-        witness_bytes: if ix.exact { ix.to_bytes(peak) } else { 0 },
+        bytes,
+        witness_bytes,
         witness_position: position,
         witness: source.into_iter().map(OpId).collect(),
     }
