@@ -4,6 +4,7 @@
 #![allow(clippy::indexing_slicing)]
 
 mod bound;
+mod candidates;
 mod choose;
 mod cut;
 mod depth;
