@@ -199,7 +199,11 @@ fn gaps(name: &str, source: Source) -> Vec<f64> {
             let (peak, bound) = (plan.peak_bytes(), plan.lower_bound_bytes());
             assert!(bound <= peak, "{name}: the peak is below its bound");
             let gap = 100.0 * (peak - bound) as f64 / bound.max(1) as f64;
-            println!("{name:32} {:10} {:5} ops {peak:>12} {bound:>12} {gap:.3} %", plan.name, plan.kernels.len());
+            println!(
+                "{name:32} {:10} {:5} ops {peak:>12} {bound:>12} {gap:.3} %",
+                plan.name,
+                plan.kernels.len()
+            );
             gap
         })
         .collect()

@@ -54,8 +54,7 @@ pub(super) fn read(path: &Path) -> Result<Table, Error> {
     } else {
         std::fs::File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
     };
-    let no_place =
-        |diagnostic: Diagnostic| Err(Error::new(vec![diagnostic], Arc::new(SourceMap::new())));
+    let no_place = |diagnostic: Diagnostic| Err(Error::new(vec![diagnostic], Arc::new(SourceMap::new())));
     if let Err(error) = outcome {
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no such file".to_owned(),
@@ -202,7 +201,12 @@ struct Row {
     block: Block,
 }
 
-fn parse_row(text: &str, line: Range<usize>, columns: [usize; 4], file: FileId) -> Result<Row, Box<Diagnostic>> {
+fn parse_row(
+    text: &str,
+    line: Range<usize>,
+    columns: [usize; 4],
+    file: FileId,
+) -> Result<Row, Box<Diagnostic>> {
     let fault = |range: Range<usize>, message: String| {
         Box::new(Diagnostic::error(codes::FILE_CONTENT, Span::new(file, range), message))
     };
@@ -246,8 +250,11 @@ fn parse_row(text: &str, line: Range<usize>, columns: [usize; 4], file: FileId) 
             _ => Err(fault(place, format!("`{name}` is 2^63 or more"))),
         }
     };
-    let block =
-        Block { lower: number(&lower, "lower")?, upper: number(&upper, "upper")?, bytes: number(&size, "size")? };
+    let block = Block {
+        lower: number(&lower, "lower")?,
+        upper: number(&upper, "upper")?,
+        bytes: number(&size, "size")?,
+    };
     if block.lower >= block.upper {
         let span = lower.start.min(upper.start)..lower.end.max(upper.end);
         let message = format!("`lower` is {}, `upper` must be larger", block.lower);
