@@ -317,38 +317,6 @@ fn a_hundred_thousand_independent_ops() {
 }
 
 #[test]
-fn published_allocation_instances_fit_their_capacity() {
-    let mut instances = 0;
-    for name in ["A", "B", "C", "D", "F"] {
-        let path = format!("{}/benches/data/minimalloc/{name}.csv", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(path).unwrap();
-        let blocks: Vec<Block> =
-            text.lines().skip(1).filter(|line| !line.is_empty()).map(read_block).collect();
-        let options =
-            PackOptions { goal: 1 << 20, time_limit: Duration::from_secs(60), work_limit: u64::MAX };
-        let packing = pack(&blocks, &options);
-        assert!(packing.height <= 1 << 20, "{name} is {} high", packing.height);
-        for (i, a) in blocks.iter().enumerate() {
-            assert!(packing.offsets[i] + a.bytes <= packing.height, "{name}");
-            for (j, b) in blocks.iter().enumerate().take(i) {
-                let apart = a.upper <= b.lower
-                    || b.upper <= a.lower
-                    || packing.offsets[i] + a.bytes <= packing.offsets[j]
-                    || packing.offsets[j] + b.bytes <= packing.offsets[i];
-                assert!(apart, "{name}: blocks {i} and {j} overlap");
-            }
-        }
-        instances += blocks.len();
-    }
-    assert_eq!(instances, 1036);
-}
-
-fn read_block(line: &str) -> Block {
-    let fields: Vec<u64> = line.split(',').map(|field| field.trim().parse().unwrap()).collect();
-    Block { lower: fields[1], upper: fields[2], bytes: fields[3] }
-}
-
-#[test]
 fn packing_extremes() {
     let options = PackOptions { time_limit: Duration::from_millis(200), ..PackOptions::default() };
     let nothing = pack(&[], &options);
