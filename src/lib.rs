@@ -3,6 +3,7 @@
 //! Hosts use [`Engine`], [`Source`] and [`Session`]; the example is in [`engine`]. The other modules
 //! are the phases of the compiler, described in `ARCHITECTURE.md`.
 
+pub mod budget;
 pub mod check;
 pub mod cli;
 pub mod codes;

@@ -7,7 +7,7 @@ mod bound;
 mod cut;
 mod depth;
 mod exact;
-mod flow;
+pub(crate) mod flow;
 mod graph;
 mod greedy;
 mod improve;
