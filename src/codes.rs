@@ -72,6 +72,7 @@ codes! {
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
     NOT_PLANNED = "TG0342", "a contract of a step that is not planned";
+    OVER_BUDGET = "TG0347", "a `budget` that no plan fits";
 
     // Run time.
     ASSERTION = "TG0401", "an assertion that does not hold";

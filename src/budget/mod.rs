@@ -79,6 +79,12 @@ impl<'g> Curve<'g> {
         Ok(points.into_iter().find(|p| p.peak_bytes <= budget))
     }
 
+    /// The point with the smallest peak.
+    pub fn smallest(&mut self) -> Result<Point, OpError> {
+        let plain = self.plain()?;
+        Ok(self.anchors()?.last().copied().unwrap_or(plain))
+    }
+
     /// Points of less and less peak and more and more work, the step as written first. Near `budget`
     /// there are more of them.
     pub fn points(&mut self, budget: Option<u64>) -> Result<Vec<Point>, OpError> {

@@ -9,6 +9,7 @@
 mod args;
 mod assign;
 mod attribute;
+mod budget;
 mod call;
 mod data;
 mod errors;
@@ -58,6 +59,7 @@ use std::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub use budget::Written;
 pub use errors::{Eval, Halt, closest, foreign_word};
 pub use frame::Ensure;
 pub use scope::{Binding, Scope, ScopeKind};

@@ -209,7 +209,7 @@ impl Resolver<'_> {
             StmtKind::Update { target, with, grads } => {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
             }
-            StmtKind::Ensure { limit, .. } => self.expr(*limit),
+            StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => self.expr(*limit),
             StmtKind::Error | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
         }
         bound_names(stmt).iter().for_each(|n| self.bind(&n.name));

@@ -30,10 +30,14 @@ impl Evaluator {
         }
         let prove = self.settings.planning == Planning::Proved;
         let options = lower::PlanOptions { schedule: schedule::Options { prove, ..Default::default() } };
-        let plan = match lower::plan(&compiled.graph, step.name(), &options) {
-            Ok(plan) => Arc::new(plan),
-            Err(error) => return Err(self.op_error(step.decl.name.span, error)),
+        let plan = match compiled.budget {
+            Some(budget) => self.plan_within(step, compiled, budget, &options)?,
+            None => match lower::plan(&compiled.graph, step.name(), &options) {
+                Ok(plan) => plan,
+                Err(error) => return Err(self.op_error(step.decl.name.span, error)),
+            },
         };
+        let plan = Arc::new(plan);
         *lock(&compiled.plan) = Some(Arc::clone(&plan));
         self.plans.push(Arc::clone(&plan));
         self.check_peak(step, compiled, &plan, span)?;
@@ -134,7 +138,7 @@ impl Evaluator {
         let mut ensure = None;
         walk::walk_block(&ast, &step.decl.body, &mut |item| {
             if let walk::Item::Stmt(id) = item
-                && matches!(ast.stmt(id).kind, StmtKind::Ensure { .. })
+                && matches!(ast.stmt(id).kind, StmtKind::Ensure { .. } | StmtKind::Budget(_))
             {
                 ensure.get_or_insert(ast.stmt(id).span);
             }

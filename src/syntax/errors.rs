@@ -388,6 +388,7 @@ fn starts_statement(name: &str) -> bool {
             | "minimize"
             | "update"
             | "ensure"
+            | "budget"
             | "release"
             | "with"
             | "allow"
