@@ -153,8 +153,9 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
     let mut forbidden = vec![0i64; length + 2];
     for base in made_in(graph, facts, stretch) {
         let from = (facts.maker[base.0 as usize].0 + 1 - stretch.start) as usize;
-        let to = facts.last_use[base.0 as usize].saturating_add(1).min(stretch.end + 1) - stretch.start;
-        let (to, index) = (to as usize, base.0 as usize);
+        let index = base.0 as usize;
+        let to = facts.last_use[index].saturating_add(1).min(stretch.end + 1);
+        let to = to.saturating_sub(stretch.start) as usize;
         if to <= from {
             continue;
         }
