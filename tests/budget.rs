@@ -6,9 +6,9 @@ use tg::{
     budget::{Assignment, Curve, Point, replay},
     diagnostic::Severity,
     engine::{Checked, CompileOptions, Engine, Planning, Source},
-    ir::text,
+    ir::{Role, text},
     lower,
-    ops::Op,
+    ops::{Op, Unary},
     plan::Plan,
 };
 
@@ -400,4 +400,71 @@ fn a_budget_and_a_contract() {
     // A step whose size is open is not planned: its budget is not met.
     let text = messages("step f(x: f32[B]) {\n  budget 1 MiB\n  return x\n}");
     assert!(text.starts_with("2: TG0342"), "{text}");
+}
+
+/// Eight layers of two products, each layer a region with `options`, in functions that the region calls.
+/// A value is 1 MiB, a weight 4 MiB.
+fn layers(options: &str) -> String {
+    format!(
+        "use optim
+use init
+model Layer() {{
+  param a: f32[1024, 1024] = init.normal(std: 0.01)
+  param b: f32[1024, 1024] = init.normal(std: 0.01)
+  fn inner(x) {{
+    let h = name(x @ a, \"h\")
+    exp(h)
+  }}
+  fn outer(x) {{
+    let y = inner(x)
+    let z = name(y @ b, \"z\")
+    square(z)
+  }}
+}}
+let net = [Layer() for i in 0..8]
+step train(x: f32[256, 1024]) {{
+  let y = x
+  for l in net {{ y = {options} }}
+  let l = mean(y)
+  minimize l over net with optim.sgd(lr: 0.0)
+  return l
+}}
+"
+    )
+}
+
+/// Products and exponentials that are computed again, and the peak in MiB without parameters.
+fn again(text: &str) -> (usize, usize, f64) {
+    let plan = plan(text);
+    let count = |is: fn(&Op) -> bool| {
+        let forward = plan.graph.nodes().filter(|n| n.instance() != 0 && n.role() == Role::Forward);
+        forward.filter(|n| is(n.op())).count()
+    };
+    let products = count(|op| matches!(op, Op::MatMul(_)));
+    let exponentials = count(|op| matches!(op, Op::Unary(Unary::Exp)));
+    (products, exponentials, plan.schedule.live_peak_bytes as f64 / MIB as f64)
+}
+
+#[test]
+fn policies_and_kept_values_inside_of_called_functions() {
+    // Plain, each layer keeps its input, the exponential and `z`; a region keeps its input and what is
+    // selected. Beside that there are the values of the last layer, a gradient and that of a weight.
+    let cases = [
+        ("l.outer(y)", (0, 0, 29.0)),
+        ("checkpoint < l.outer(y) >", (16, 8, 15.0)),
+        ("checkpoint(policy: dots) < l.outer(y) >", (0, 8, 29.0)),
+        ("checkpoint(policy: names(\"h\")) < l.outer(y) >", (8, 8, 22.0)),
+        ("checkpoint(policy: names(\"z\")) < l.outer(y) >", (8, 8, 22.0)),
+        ("checkpoint(policy: names(\"h\", \"z\")) < l.outer(y) >", (0, 8, 29.0)),
+        ("checkpoint(keep: [z]) < { let z = l.inner(y) @ l.b; square(z) } >", (8, 8, 22.0)),
+        // The outer region makes all again, the inner one what it did not keep of that.
+        ("checkpoint < checkpoint(policy: dots) < l.outer(y) > >", (16, 16, 15.0)),
+        // A policy is for the values of its own region.
+        ("checkpoint(policy: dots) < checkpoint < l.outer(y) > >", (16, 8, 15.0)),
+    ];
+    for (options, (products, exponentials, peak)) in cases {
+        let found = again(&layers(options));
+        assert_eq!((found.0, found.1), (products, exponentials), "{options}");
+        assert!((found.2 - peak).abs() < 0.01, "{options}: {}", found.2);
+    }
 }
