@@ -73,15 +73,18 @@ let net = Net(8, 6)
     vec![
         (
             "plain",
-            with("step train(x: f32[128, 8]) {
+            with(
+                "step train(x: f32[128, 8]) {
   let l = mean(square(net(x)))
   minimize l over net with optim.adamw(lr: 0.01)
   return l
-}"),
+}",
+            ),
         ),
         (
             "regions of the program, dropout, clipping",
-            with("step train(x: f32[128, 8]) {
+            with(
+                "step train(x: f32[128, 8]) {
   let y = x
   for b in net.blocks[0..2] { y = b(y) }
   y = checkpoint < {
@@ -93,11 +96,13 @@ let net = Net(8, 6)
   let g = grad(l, net)
   update net with optim.sgd(lr: 0.1, momentum: 0.9), optim.clip(g, 1.0)
   return l
-}"),
+}",
+            ),
         ),
         (
             "micro-batches",
-            with("step train(x: f32[128, 8]) {
+            with(
+                "step train(x: f32[128, 8]) {
   let g = 0.0
   let total = 0.0
   for part in microbatches(x, 4) {
@@ -107,11 +112,13 @@ let net = Net(8, 6)
   }
   update net with optim.sgd(lr: 0.1), g
   return total
-}"),
+}",
+            ),
         ),
         (
             "state, release, barrier, second gradient",
-            with("model Norm() {
+            with(
+                "model Norm() {
   state running: f32[8] = zeros()
   fn forward(x) {
     let m = mean(x, axis: 0)
@@ -130,18 +137,21 @@ step train(x: f32[128, 8]) {
   let second = grad(sum(square(first)), x)
   minimize l over net with optim.sgd(lr: 0.001)
   return l, second
-}"),
+}",
+            ),
         ),
         (
             "two losses",
-            with("step train(x: f32[128, 8]) {
+            with(
+                "step train(x: f32[128, 8]) {
   let h = net.blocks[0](x)
   let l = mean(square(net.blocks[1](h)))
   minimize l over net.blocks[1] with optim.sgd(lr: 0.1)
   let m = mean(square(net.blocks[2](net.blocks[1](h))))
   minimize m over net with optim.sgd(lr: 0.1)
   return l + m
-}"),
+}",
+            ),
         ),
     ]
 }
@@ -160,7 +170,8 @@ fn a_replay_with_the_same_regions_gives_the_same_graph() {
     for (what, text) in programs() {
         compare(what, &written(&text));
     }
-    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).expect("examples") {
+    for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).expect("examples")
+    {
         let path = entry.expect("an entry").path();
         if path.extension().is_some_and(|e| e == "tg") {
             let options = CompileOptions {
@@ -196,7 +207,8 @@ fn every_budget_gives_the_same_bits_and_keeps_its_promise() {
         assert!(smallest.peak_bytes < plain.peak_bytes, "{what}: nothing is gained");
         for part in 0..4 {
             let budget = smallest.peak_bytes + (plain.peak_bytes - smallest.peak_bytes) * part / 4;
-            let at = text.find("step train").and_then(|s| Some(s + text[s..].find('{')? + 1)).expect("a step");
+            let at =
+                text.find("step train").and_then(|s| Some(s + text[s..].find('{')? + 1)).expect("a step");
             let text = format!("{} budget {budget}\n{}", &text[..at], &text[at..]);
             let plan = plan(&text);
             assert!(plan.peak_bytes() <= budget, "{what}: {} in {budget}", plan.peak_bytes());
@@ -304,6 +316,8 @@ fn a_sweep_over_the_chain_is_monotone_and_near_the_optimum() {
     let fixed = 128 * (4 * MIB + 4096) + 4 * MIB + 3 * unit + 256;
     assert_eq!(plain.peak_bytes, fixed + 127 * unit, "the model of the optimum");
     let lowest = 900 * MIB;
+    // Of one convolution; element-wise ops that are computed again count as a part of one.
+    let convolution = 2.0 * 64.0 * 196.0 * 1024.0 * 1024.0;
     let mut last: Option<Point> = None;
     for part in 0..20 {
         let budget = plain.peak_bytes - (plain.peak_bytes - lowest) * part / 19;
@@ -313,9 +327,8 @@ fn a_sweep_over_the_chain_is_monotone_and_near_the_optimum() {
             assert!(point.peak_bytes <= last.peak_bytes && point.flops >= last.flops);
         }
         last = Some(point);
-        let plan = curve.plan_of(&point, "train").expect("a plan");
         let room = ((budget - fixed) / unit) as usize;
-        let (found, best) = (recomputed(&plan) as f64, costs[128][room]);
+        let (found, best) = ((point.flops - plain.flops) / convolution, costs[128][room]);
         assert!(found <= best * 1.05 + 0.5, "{budget}: {found} convolutions, the optimum is {best}");
     }
 }
@@ -389,7 +402,12 @@ fn budgets_that_are_written_wrong() {
     let text = messages("step f(x: f32[4]) {\n  return checkpoint < { budget 1 MiB; x } >\n}");
     assert!(text.contains("`budget` inside of `checkpoint"), "{text}");
     // Elsewhere it is a name like others.
-    assert_eq!(messages("let budget = 3\nbudget = budget + 1\nprint(budget)\nfn f(budget) = budget\nprint(f(budget: 1))"), "");
+    assert_eq!(
+        messages(
+            "let budget = 3\nbudget = budget + 1\nprint(budget)\nfn f(budget) = budget\nprint(f(budget: 1))"
+        ),
+        ""
+    );
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Build<'_> {
         keep: Vec<crate::ir::ValueId>,
     ) -> usize {
         let nodes = chain.stages[first].nodes.start..chain.stages[end - 1].nodes.end;
-        let outputs = chain.crossing[end].iter().filter(|c| c.2 >= nodes.start).map(|c| c.0).collect();
+        let outputs = chain.crossing[end].iter().filter(|c| c.maker >= nodes.start).map(|c| c.base).collect();
         let range = nodes.start..nodes.end;
         let mut inside = range.map(|id| self.graph.node(NodeId(id)));
         let origin = inside.find(|n| !n.args().is_empty()).map_or(Origins::NOWHERE, |n| n.origin());

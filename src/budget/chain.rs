@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::FxHashSet;
 
 use super::{
     facts::{Facts, is_there_anyway},
@@ -13,8 +13,10 @@ use crate::{
     ops::Alias,
 };
 
-/// Stages of one chain at most: the dynamic program is cubic in them.
+/// Stages of one chain at most: the dynamic program is cubic in them. Where there are several chains
+/// they share its work.
 const MAX_STAGES: usize = 128;
+const MIN_STAGES: usize = 8;
 /// A cut is left out where cuts on both sides of it, among so many, are narrower by this factor.
 const NEIGHBOURS: usize = 3;
 const WIDER: u64 = 3;
@@ -22,9 +24,16 @@ const WIDER: u64 = 3;
 /// A run of forward nodes without a gradient call in between.
 pub(super) struct Chain {
     pub stages: Vec<Stage>,
-    /// `crossing[k]`: what stages from `k` on need of those before, with bytes and maker. One more
-    /// than stages.
-    pub crossing: Vec<Vec<(ValueId, u64, u32)>>,
+    /// `crossing[k]`: what stages from `k` on need of those before, by maker. One more than stages.
+    pub crossing: Vec<Vec<Crossing>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crossing {
+    pub base: ValueId,
+    pub maker: u32,
+    /// Of this and all later ones.
+    pub bytes: u64,
 }
 
 pub(super) struct Stage {
@@ -53,7 +62,8 @@ impl Chain {
     /// Bytes of what stages from `k` on need of those from `s` on.
     pub fn crossing_bytes(&self, s: usize, k: usize) -> u64 {
         let (Some(stage), Some(crossing)) = (self.stages.get(s), self.crossing.get(k)) else { return 0 };
-        crossing.iter().filter(|c| c.2 >= stage.nodes.start).map(|c| c.1).sum()
+        let first = crossing.partition_point(|c| c.maker < stage.nodes.start);
+        crossing.get(first).map_or(0, |c| c.bytes)
     }
 
     /// Bytes that are kept where nothing is recomputed.
@@ -64,9 +74,12 @@ impl Chain {
 
 pub(super) fn chains(graph: &Graph, facts: &Facts) -> Vec<Chain> {
     let blocks = blocks(graph);
-    stretches(graph, facts, &blocks)
+    let stretches = stretches(graph, facts, &blocks);
+    let limit = (MAX_STAGES as f64 / (stretches.len() as f64).cbrt()) as usize;
+    let limit = limit.clamp(MIN_STAGES, MAX_STAGES);
+    stretches
         .into_iter()
-        .map(|stretch| chain(graph, facts, &blocks, stretch))
+        .map(|stretch| chain(graph, facts, &blocks, stretch, limit))
         .filter(|chain| chain.stages.iter().any(|s| s.backward_bytes > 0))
         .collect()
 }
@@ -112,18 +125,25 @@ fn stretches(graph: &Graph, facts: &Facts, blocks: &[Range<u32>]) -> Vec<Range<u
     stretches
 }
 
-fn chain(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: Range<u32>) -> Chain {
+fn chain(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: Range<u32>, limit: usize) -> Chain {
     let mut bounds = vec![stretch.start];
-    bounds.extend(cuts(graph, facts, blocks, &stretch));
+    bounds.extend(thin_out(graph, facts, &stretch, cuts(graph, facts, blocks, &stretch), limit));
     bounds.push(stretch.end);
-    let crossing: Vec<Vec<(ValueId, u64, u32)>> = {
-        let mut crossing = vec![Vec::new(); bounds.len()];
+    let crossing: Vec<Vec<Crossing>> = {
+        let mut crossing: Vec<Vec<Crossing>> = vec![Vec::new(); bounds.len()];
         for base in made_in(graph, facts, &stretch) {
             let maker = facts.maker[base.0 as usize].0;
             let first = bounds.partition_point(|&b| b <= maker);
             let last = bounds.partition_point(|&b| b <= facts.last_use[base.0 as usize]);
             for at in first..last.min(bounds.len()) {
-                crossing[at].push((base, facts.bytes(base), maker));
+                crossing[at].push(Crossing { base, maker, bytes: facts.bytes(base) });
+            }
+        }
+        for list in &mut crossing {
+            let mut sum = 0u64;
+            for crossing in list.iter_mut().rev() {
+                sum = sum.saturating_add(crossing.bytes);
+                crossing.bytes = sum;
             }
         }
         crossing
@@ -196,13 +216,12 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
         !(is_wide(&minima[k.saturating_sub(NEIGHBOURS)..k])
             && is_wide(&minima[k + 1..(k + 1 + NEIGHBOURS).min(minima.len())]))
     };
-    let chosen: Vec<u32> = (0..minima.len()).filter(|&k| narrow(k)).map(|k| minima[k].0).collect();
-    thin_out(graph, facts, stretch, chosen)
+    (0..minima.len()).filter(|&k| narrow(k)).map(|k| minima[k].0).collect()
 }
 
-/// Leaves out cuts so that at most [`MAX_STAGES`] stages of like size remain.
-fn thin_out(graph: &Graph, facts: &Facts, stretch: &Range<u32>, cuts: Vec<u32>) -> Vec<u32> {
-    if cuts.len() < MAX_STAGES {
+/// Leaves out cuts so that at most `limit` stages of like size remain.
+fn thin_out(graph: &Graph, facts: &Facts, stretch: &Range<u32>, cuts: Vec<u32>, limit: usize) -> Vec<u32> {
+    if cuts.len() < limit {
         return cuts;
     }
     let needed: Vec<ValueId> =
@@ -216,7 +235,7 @@ fn thin_out(graph: &Graph, facts: &Facts, stretch: &Range<u32>, cuts: Vec<u32>) 
             next += 1;
         }
         // The share of the whole that lies before the cut, in stages.
-        let share = (sum * (MAX_STAGES as u128 - 1)).checked_div(total).unwrap_or(0);
+        let share = (sum * (limit as u128 - 1)).checked_div(total).unwrap_or(0);
         if share > done {
             done = share;
             kept.push(cut);
@@ -225,18 +244,19 @@ fn thin_out(graph: &Graph, facts: &Facts, stretch: &Range<u32>, cuts: Vec<u32>) 
     kept
 }
 
-fn stage(graph: &Graph, facts: &Facts, nodes: Range<u32>, leaving: &[(ValueId, u64, u32)]) -> Stage {
+fn stage(graph: &Graph, facts: &Facts, nodes: Range<u32>, leaving: &[Crossing]) -> Stage {
     let made = made_in(graph, facts, &nodes);
-    let leaves: FxHashMap<ValueId, u64> =
-        leaving.iter().filter(|l| l.2 >= nodes.start).map(|&(base, bytes, _)| (base, bytes)).collect();
+    let first = leaving.partition_point(|l| l.maker < nodes.start);
+    let leaves: FxHashSet<ValueId> = leaving.iter().skip(first).map(|l| l.base).collect();
     let needed: Vec<ValueId> = made.iter().copied().filter(|b| facts.needed[b.0 as usize]).collect();
-    let inner: Vec<ValueId> = needed.iter().copied().filter(|b| !leaves.contains_key(b)).collect();
-    let leaving_bytes: u64 = leaves.values().sum();
+    let inner: Vec<ValueId> = needed.iter().copied().filter(|b| !leaves.contains(b)).collect();
+    let leaving_bytes = leaving.get(first).map_or(0, |l| l.bytes);
     let bytes = leaving_bytes + inner.iter().map(|&b| facts.bytes(b)).sum::<u64>();
     let gradient = made.iter().map(|&b| facts.bytes(b)).max().unwrap_or(0);
-    let whole: Vec<ValueId> = needed.iter().copied().chain(leaves.keys().copied()).collect();
+    let whole: Vec<ValueId> =
+        needed.iter().copied().chain(leaving.iter().skip(first).map(|l| l.base)).collect();
     let mut modes = vec![Mode { bytes, flops: 0.0, keep: None }];
-    for kept in keep::choices(graph, facts, &nodes, &inner, |base| leaves.contains_key(&base)) {
+    for kept in keep::choices(graph, facts, &nodes, &inner, |base| leaves.contains(&base)) {
         let known = modes.iter().any(|m| m.bytes <= leaving_bytes + kept.bytes && m.flops <= kept.flops);
         if !known {
             let (bytes, flops) = (leaving_bytes + kept.bytes, kept.flops);
@@ -245,7 +265,7 @@ fn stage(graph: &Graph, facts: &Facts, nodes: Range<u32>, leaving: &[(ValueId, u
     }
     Stage {
         full_flops: work(graph, facts, &nodes, &whole, |_| false),
-        last_flops: work(graph, facts, &nodes, &inner, |base| leaves.contains_key(&base)),
+        last_flops: work(graph, facts, &nodes, &inner, |base| leaves.contains(&base)),
         backward_bytes: if needed.is_empty() { 0 } else { bytes + gradient },
         nodes,
         modes,

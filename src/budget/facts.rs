@@ -13,12 +13,12 @@ use crate::{
 pub(super) struct Facts {
     /// Of each value, the value that holds its memory.
     pub base: Vec<ValueId>,
-    /// Of each base: its memory, where keeping it costs any. Parameters, inputs and constants are
-    /// there anyway.
+    /// Of each base: its memory, where keeping it costs any. Parameters, inputs, constants and outputs
+    /// are there anyway.
     pub bytes: Vec<u64>,
     /// Of each base: the node that made it.
     pub maker: Vec<NodeId>,
-    /// Of each base: the last node outside of gradient calls that uses it; `u32::MAX` for outputs.
+    /// Of each base: the last node outside of gradient calls that uses it.
     pub last_use: Vec<u32>,
     /// Of each base: a gradient call uses it.
     pub needed: Vec<bool>,
@@ -63,8 +63,9 @@ impl Facts {
             }
         }
         for output in &graph.outputs {
+            // Alive to the end in any case.
             let base = facts.base(output.value);
-            facts.last_use[base.0 as usize] = u32::MAX;
+            facts.bytes[base.0 as usize] = 0;
         }
         for release in &graph.releases {
             let base = facts.base(release.value);

@@ -34,6 +34,9 @@ pub use replay::{Assignment, replay};
 const ANCHORS: usize = 20;
 /// So many more at most are planned between two of them, where the budget lies.
 const BETWEEN: usize = 12;
+/// Large graphs are planned less often: so many nodes in all, for either of the two.
+const PLANNED_NODES: usize = 2_000_000;
+const FEWEST: usize = 4;
 
 /// A planned candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,9 +132,13 @@ impl<'g> Curve<'g> {
         Ok(point)
     }
 
+    fn at_most(&self, plans: usize) -> usize {
+        (PLANNED_NODES / self.graph.len().max(1)).clamp(FEWEST, plans)
+    }
+
     /// The candidates that are always planned, those left out that others beat.
     fn anchors(&mut self) -> Result<Vec<Point>, OpError> {
-        let chosen = spread(0, self.candidates.len(), ANCHORS);
+        let chosen = spread(0, self.candidates.len(), self.at_most(ANCHORS));
         let points = chosen.into_iter().map(|k| self.measure(k)).collect::<Result<Vec<_>, _>>()?;
         Ok(pareto(points))
     }
@@ -144,7 +151,7 @@ impl<'g> Curve<'g> {
         };
         let (first, last) = (high.candidate.min(low.candidate) + 1, high.candidate.max(low.candidate));
         let mut points = Vec::new();
-        for candidate in spread(first, last, BETWEEN) {
+        for candidate in spread(first, last, self.at_most(BETWEEN)) {
             // Within the range of the two, so that a smaller budget, which looks elsewhere, never
             // finds less work or a larger peak.
             let point = self.measure(candidate)?;

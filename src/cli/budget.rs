@@ -51,8 +51,7 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     } else if curves.is_empty() {
         output.out("the program has no steps\n");
     } else {
-        let all: Vec<String> =
-            curves.iter().map(|c| report::budget::render(c, output.out_style)).collect();
+        let all: Vec<String> = curves.iter().map(|c| report::budget::render(c, output.out_style)).collect();
         output.out(&all.join("\n"));
     }
     run::show(&checked.diagnostics, &checked.sources, output);

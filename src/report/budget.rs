@@ -2,12 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    Bytes, Style,
-    bytes::Unit,
-    style::Part,
-    visible,
-};
+use super::{Bytes, Style, bytes::Unit, style::Part, visible};
 
 /// Width of the drawing in columns.
 const WIDTH: usize = 80;
