@@ -21,34 +21,54 @@ const RANGES: [u64; 3] = [1, 8, 64];
 const MOST_WORK: f64 = 2.0;
 
 /// Candidates by estimated work; the first is the graph as it is.
-pub(super) fn candidates(graph: &Graph) -> Vec<Assignment> {
-    let facts = Facts::of(graph);
-    let chains = chains(graph, &facts);
-    let whole = chains.iter().map(Chain::plain_bytes).max().unwrap_or(0);
-    let step: f64 = facts.flops.iter().sum();
-    let mut found: Vec<(f64, Vec<Vec<Step>>)> = Vec::new();
-    let mut known: FxHashSet<Vec<Vec<Step>>> = FxHashSet::default();
-    for range in RANGES {
-        let unit = unit(&chains, (whole / range).div_ceil(SLOTS as u64).max(1));
-        let tables: Vec<Table> = chains.iter().map(|c| Table::new(c, unit)).collect();
-        let mut last = f64::INFINITY;
-        for m in 0..=SLOTS {
-            let cost: f64 = tables.iter().map(|t| f64::from(t.cost(m))).sum();
-            if cost < last && cost <= MOST_WORK * step {
-                last = cost;
-                let steps: Vec<Vec<Step>> = tables.iter().filter_map(|t| t.solution(m)).collect();
-                let is_plain = steps.iter().flatten().all(|s| matches!(s, Step::Stage { mode: 0, .. }));
-                if steps.len() == chains.len() && !is_plain && known.insert(steps.clone()) {
-                    found.push((cost, steps));
+pub(super) struct Candidates<'g> {
+    graph: &'g Graph,
+    chains: Vec<Chain>,
+    /// Of each candidate but the first, the steps of each chain.
+    steps: Vec<Vec<Vec<Step>>>,
+}
+
+impl<'g> Candidates<'g> {
+    pub fn new(graph: &'g Graph) -> Candidates<'g> {
+        let facts = Facts::of(graph);
+        let chains = chains(graph, &facts);
+        let whole = chains.iter().map(Chain::plain_bytes).max().unwrap_or(0);
+        let step: f64 = facts.flops.iter().sum();
+        let mut found: Vec<(f64, Vec<Vec<Step>>)> = Vec::new();
+        let mut known: FxHashSet<Vec<Vec<Step>>> = FxHashSet::default();
+        for range in RANGES {
+            let unit = unit(&chains, (whole / range).div_ceil(SLOTS as u64).max(1));
+            let tables: Vec<Table> = chains.iter().map(|c| Table::new(c, unit)).collect();
+            let mut last = f64::INFINITY;
+            for m in 0..=SLOTS {
+                let cost: f64 = tables.iter().map(|t| f64::from(t.cost(m))).sum();
+                if cost < last && cost <= MOST_WORK * step {
+                    last = cost;
+                    let steps: Vec<Vec<Step>> = tables.iter().filter_map(|t| t.solution(m)).collect();
+                    let is_plain = steps.iter().flatten().all(|s| matches!(s, Step::Stage { mode: 0, .. }));
+                    if steps.len() == chains.len() && !is_plain && known.insert(steps.clone()) {
+                        found.push((cost, steps));
+                    }
                 }
             }
         }
+        // A stable sort: of the same work, the finer unit comes later and takes less memory.
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Candidates { graph, chains, steps: found.into_iter().map(|(_, steps)| steps).collect() }
     }
-    // A stable sort: of the same work, the finer unit comes later and takes less memory.
-    found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let plain = Assignment::original(graph);
-    let planned = found.iter().map(|(_, steps)| assignment(graph, &chains, steps, &plain));
-    [plain.clone()].into_iter().chain(planned).collect()
+
+    pub fn len(&self) -> usize {
+        self.steps.len() + 1
+    }
+
+    /// The regions of a candidate.
+    pub fn assignment(&self, candidate: usize) -> Assignment {
+        let plain = Assignment::original(self.graph);
+        match candidate.checked_sub(1).and_then(|k| self.steps.get(k)) {
+            Some(steps) => assignment(self.graph, &self.chains, steps, &plain),
+            None => plain,
+        }
+    }
 }
 
 /// A unit close to `about` of which the commonest crossing is a multiple, where that is larger.

@@ -1,8 +1,6 @@
 //! What a budget must know of the values of an elaborated graph: their bytes, who needs them when,
 //! and what it costs to make them again.
 
-use rustc_hash::FxHashSet;
-
 use crate::{
     ir::{Graph, Node, NodeId, Role, ValueId},
     ops::{Alias, Op},
@@ -54,12 +52,13 @@ impl Facts {
             facts.makes(graph, &node);
         }
         let inside = written_regions(graph);
+        let mut seen = vec![false; graph.value_count()];
         for node in graph.nodes() {
             if !facts.live[node.id.0 as usize] {
                 continue;
             }
             for &arg in node.args() {
-                facts.uses(graph, &node, arg, &inside);
+                facts.uses(graph, &node, arg, &inside, &mut seen);
             }
         }
         for output in &graph.outputs {
@@ -104,7 +103,7 @@ impl Facts {
         }
     }
 
-    fn uses(&mut self, graph: &Graph, node: &Node<'_>, arg: ValueId, inside: &[bool]) {
+    fn uses(&mut self, graph: &Graph, node: &Node<'_>, arg: ValueId, inside: &[bool], seen: &mut [bool]) {
         if !self.in_call[node.id.0 as usize] {
             let base = self.base(arg);
             let entry = &mut self.last_use[base.0 as usize];
@@ -113,12 +112,11 @@ impl Facts {
         }
         // What is inside a region that somebody wrote is made again from what is outside.
         let mut work = vec![self.base(arg)];
-        let mut seen: FxHashSet<ValueId> = FxHashSet::default();
         while let Some(base) = work.pop() {
             let maker = self.maker[base.0 as usize];
             if !inside[maker.0 as usize] {
                 self.needed[base.0 as usize] = true;
-            } else if !self.needed[base.0 as usize] && seen.insert(base) {
+            } else if !std::mem::replace(&mut seen[base.0 as usize], true) {
                 let maker = graph.node(maker);
                 work.extend(maker.args().iter().map(|&a| self.base(a)));
             }

@@ -138,6 +138,8 @@ impl Problem {
     }
 
     fn bytes(&self, facts: &Facts, node: &Again) -> u64 {
-        node.values.iter().map(|&v| facts.bytes(v)).fold(0, u64::saturating_add)
+        // What the program releases is not kept.
+        let bytes = |v: ValueId| if facts.released[v.0 as usize] { u64::MAX } else { facts.bytes(v) };
+        node.values.iter().map(|&v| bytes(v)).fold(0, u64::saturating_add)
     }
 }

@@ -28,6 +28,7 @@ use crate::{
     schedule,
 };
 
+use candidates::Candidates;
 pub use replay::{Assignment, replay};
 
 /// So many candidates are always planned, spread over the list.
@@ -54,14 +55,14 @@ pub struct Point {
 /// The peaks that a step can have, and the work each of them takes.
 pub struct Curve<'g> {
     graph: &'g Graph,
-    candidates: Vec<Assignment>,
+    candidates: Candidates<'g>,
     points: Vec<Option<Point>>,
 }
 
 impl<'g> Curve<'g> {
     /// Finds the candidates for an elaborated graph. Nothing is planned yet.
     pub fn new(graph: &'g Graph) -> Curve<'g> {
-        let candidates = candidates::candidates(graph);
+        let candidates = Candidates::new(graph);
         Curve { graph, points: vec![None; candidates.len()], candidates }
     }
 
@@ -102,9 +103,9 @@ impl<'g> Curve<'g> {
 
     /// The graph of a point.
     pub fn graph_of(&self, point: &Point) -> Result<Graph, OpError> {
-        match self.candidates.get(point.candidate) {
-            Some(candidate) if point.candidate > 0 => replay(self.graph, candidate),
-            _ => Ok(self.graph.clone()),
+        match point.candidate {
+            0 => Ok(self.graph.clone()),
+            candidate => replay(self.graph, &self.candidates.assignment(candidate)),
         }
     }
 
@@ -117,14 +118,10 @@ impl<'g> Curve<'g> {
         if let Some(Some(point)) = self.points.get(candidate) {
             return Ok(*point);
         }
-        let regions = self.candidates.get(candidate).map_or(0, |c| c.regions.len());
-        let mut point = Point {
-            peak_bytes: 0,
-            flops: 0.0,
-            regions: regions.saturating_sub(self.graph.regions.len()),
-            candidate,
-        };
-        let plan = self.plan_of(&point, "")?;
+        let mut point = Point { peak_bytes: 0, flops: 0.0, regions: 0, candidate };
+        let graph = self.graph_of(&point)?;
+        let plan = lower::plan(&graph, "", &quick())?;
+        point.regions = graph.regions.len().saturating_sub(self.graph.regions.len());
         (point.peak_bytes, point.flops) = (plan.peak_bytes(), plan.flops);
         if let Some(entry) = self.points.get_mut(candidate) {
             *entry = Some(point);
