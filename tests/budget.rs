@@ -194,7 +194,9 @@ fn run(text: &str) -> Vec<tg::Tensor> {
     let mut session = program.session().expect("a session");
     let values: Vec<f32> = (0..1024).map(|k| ((k * 37 % 100) as f32 - 50.0) / 40.0).collect();
     let x = tg::Tensor::from_slice(&[128, 8], &values).expect("it fits");
-    (0..3).flat_map(|_| session.call("train", &[x.clone()]).unwrap_or_else(|e| panic!("{e}"))).collect()
+    (0..3)
+        .flat_map(|_| session.call("train", std::slice::from_ref(&x)).unwrap_or_else(|e| panic!("{e}")))
+        .collect()
 }
 
 #[test]

@@ -135,8 +135,8 @@ fn chain(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: Range<u32
             let maker = facts.maker[base.0 as usize].0;
             let first = bounds.partition_point(|&b| b <= maker);
             let last = bounds.partition_point(|&b| b <= facts.last_use[base.0 as usize]);
-            for at in first..last.min(bounds.len()) {
-                crossing[at].push(Crossing { base, maker, bytes: facts.bytes(base) });
+            for list in crossing.iter_mut().take(last).skip(first) {
+                list.push(Crossing { base, maker, bytes: facts.bytes(base) });
             }
         }
         for list in &mut crossing {
