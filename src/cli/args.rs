@@ -128,6 +128,9 @@ pub struct Plan {
     /// Only this step.
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,
+    /// Show the peaks that recomputing can reach, and the work that each of them takes.
+    #[arg(long, conflicts_with = "order")]
+    pub budget_curve: bool,
     /// Which order to plan.
     #[arg(long, value_enum, default_value_t)]
     pub order: Order,

@@ -213,6 +213,7 @@ impl Engine {
             sources: Arc::new(base.clone()),
             plans: Vec::new(),
             graphs: Vec::new(),
+            written: Vec::new(),
             ast: Arc::clone(&ast),
             base: base.clone(),
             directory: source.directory,
@@ -234,6 +235,7 @@ impl Engine {
                 diagnostics.append(&mut evaluator.diagnostics);
                 checked.plans = std::mem::take(&mut evaluator.plans);
                 checked.graphs = evaluator.graphs();
+                checked.written = evaluator.written_graphs();
                 checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
             }
             Err(fault) => diagnostics.push(internal_fault(file, &fault)),
