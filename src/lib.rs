@@ -6,6 +6,7 @@
 pub mod check;
 pub mod cli;
 pub mod codes;
+pub mod diagnose;
 pub mod diagnostic;
 pub mod engine;
 pub mod exec;

@@ -9,6 +9,7 @@ mod args;
 mod check;
 mod devices;
 mod explain;
+mod fix;
 pub(crate) mod interrupt;
 mod ir;
 pub(crate) mod output;
@@ -76,6 +77,7 @@ pub fn main() -> ExitCode {
     let exit = match &cli.command {
         Some(Command::Run(args)) => run::run(args, &mut output),
         Some(Command::Check(args)) => check::run(args, &mut output),
+        Some(Command::Fix(args)) => fix::run(args, &mut output),
         Some(Command::Plan(args)) => plan::run(args, &mut output),
         Some(Command::Ir(args)) => ir::run(args, &mut output),
         Some(Command::Repl(args)) => crate::repl::run(args.file.as_deref(), &mut output),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{Exit, args, output::Output, run, source};
 use crate::{
-    codes,
+    codes, diagnose,
     diagnostic::{Diagnostic, Error},
-    engine::{Checked, Engine},
+    engine::{Checked, CompileOptions, Engine},
     lower::{self, PlanOptions},
     plan::Plan,
     report,
@@ -17,7 +17,11 @@ use crate::{
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     let checked = match source::read(&args.file) {
-        Ok(source) => Engine::new().check(source, &args.compile.options()),
+        Ok(source) => {
+            let memory = diagnose::Options { fixes: true, ..Default::default() };
+            let options = CompileOptions { memory: Some(memory), ..args.compile.options() };
+            Engine::new().check(source, &options)
+        }
         Err(error) => return run::fail(&error, output),
     };
     let plans = match plans(args, &checked) {

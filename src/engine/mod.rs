@@ -22,14 +22,14 @@ mod stack;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 pub use crate::check::Limits;
 pub use crate::check::Planning;
 use crate::{
     check::{Evaluator, Mode, Settings},
-    codes,
+    codes, diagnose,
     diagnostic::{Diagnostic, Error, Severity},
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},
@@ -103,6 +103,11 @@ pub struct CompileOptions {
     /// Sessions go on from the last file that the script saved.
     pub resume: bool,
     pub planning: Planning,
+    /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
+    /// no advice.
+    pub memory: Option<diagnose::Options>,
+    /// Setting this from another thread ends the search for fixes; what was found by then is there.
+    pub cancel: Arc<AtomicBool>,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -153,6 +158,38 @@ impl Engine {
 
     /// Judges a program. Unlike [`Engine::compile`] it never fails: whatever was found is there.
     pub fn check(&self, source: Source, options: &CompileOptions) -> Checked {
+        let mut checked = self.judge(source.clone(), options);
+        if let Some(memory) = &options.memory {
+            self.look_at_memory(&mut checked, &source, options, memory);
+        }
+        let ast = Arc::clone(&checked.ast);
+        allow::filter(&ast, &mut checked.diagnostics);
+        checked.diagnostics.sort_by_key(|d| (d.primary.span.file, d.primary.span.start, d.severity));
+        checked
+    }
+
+    /// Adds what the memory of the steps has to be told about.
+    fn look_at_memory(
+        &self,
+        checked: &mut Checked,
+        source: &Source,
+        options: &CompileOptions,
+        memory: &diagnose::Options,
+    ) {
+        let is_planned = checked.diagnostics.iter().all(|d| !d.is_error() || d.code == codes::OVER_PEAK);
+        if !is_planned || checked.plans.is_empty() {
+            return;
+        }
+        let again = CompileOptions { planning: Planning::Quick, memory: None, ..options.clone() };
+        let recompile = |text: String| self.judge(Source { text: text.into(), ..source.clone() }, &again);
+        diagnose::note_on_low_peak(checked);
+        let found = diagnose::diagnose(checked, &source.text, memory, &recompile, &options.cancel);
+        checked.diagnostics.extend(found.diagnostics);
+        checked.hidden = found.hidden;
+    }
+
+    /// Types, plans and contracts of a program.
+    fn judge(&self, source: Source, options: &CompileOptions) -> Checked {
         let settings = self.settings(&source.directory, options);
         let (base, file, ast, mut diagnostics) = parse(&source);
         let ast = Arc::new(ast);
@@ -162,6 +199,7 @@ impl Engine {
             plans: Vec::new(),
             graphs: Vec::new(),
             ast: Arc::clone(&ast),
+            hidden: 0,
             base: base.clone(),
             directory: source.directory,
         };
@@ -183,8 +221,6 @@ impl Engine {
                 Err(fault) => diagnostics.push(internal_fault(file, &fault)),
             }
         }
-        allow::filter(&ast, &mut diagnostics);
-        diagnostics.sort_by_key(|d| (d.primary.span.file, d.primary.span.start, d.severity));
         checked.diagnostics = diagnostics;
         checked
     }

@@ -16,12 +16,14 @@ use super::{
     visible,
 };
 use crate::{
-    diagnostic::{Diagnostic, Fix, Label, Severity},
+    diagnostic::{Diagnostic, Fix, Label, Savings, Severity},
     source::{FileId, SourceFile, SourceMap},
 };
 
 /// Longer messages, labels and notes are cut.
 const TEXT_LIMIT: usize = 1000;
+/// Columns for notes and help: 80 less the margin.
+const FOOTER_WIDTH: usize = 74;
 /// These two stand around a file number where ariadne writes a place; `visible` keeps them out of
 /// source text.
 const PLACE_START: char = '\u{e000}';
@@ -228,8 +230,9 @@ fn with_place(line: &str, files: &[Group<'_>], sources: &SourceMap) -> String {
 fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |kind: &str, text: &str| {
-        for (i, line) in text.lines().enumerate() {
-            let line = visible::line(line, TEXT_LIMIT);
+        let lines_of_it = text.lines().map(|line| visible::line(line, TEXT_LIMIT).into_owned());
+        let wrapped = lines_of_it.flat_map(|line| wrap(&line, FOOTER_WIDTH - kind.len() - 2));
+        for (i, line) in wrapped.enumerate() {
             lines.push(match i {
                 0 => format!("{} {line}", style.paint(Part::Footer, &format!("{kind}:"))),
                 _ => format!("{:1$} {line}", "", kind.len() + 1),
@@ -243,13 +246,38 @@ fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<Str
         add("help", text);
     }
     for fix in &diagnostic.fixes {
-        add("help", &fix_text(fix, diagnostic, sources));
+        add("help", &fix_text(fix, sources));
+    }
+    lines
+}
+
+/// Breaks a line between words, so that it fits in `width` columns where its words do.
+fn wrap(line: &str, width: usize) -> Vec<String> {
+    use unicode_width::UnicodeWidthStr;
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in line.split(' ') {
+        let columns = word.width();
+        match lines.last_mut() {
+            Some(last) if last.is_empty() || used + 1 + columns <= width => {
+                if !last.is_empty() {
+                    last.push(' ');
+                    used += 1;
+                }
+                last.push_str(word);
+                used += columns;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = columns;
+            }
+        }
     }
     lines
 }
 
 /// A fix in words: its title, what it writes if that is short, and what it was found to save.
-fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
     let mut text = fix.title.clone();
     if let [edit] = fix.edits.as_slice()
         && !edit.text.contains('\n')
@@ -263,14 +291,38 @@ fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
             text.push_str(&format!(", `{}`", edit.text.trim()));
         }
     }
-    if let Some(saving) = diagnostic.saving {
-        text.push_str(&format!(
-            ": the peak falls from {} to {} (re-planned)",
-            Bytes(saving.peak_before),
-            Bytes(saving.peak_after)
-        ));
+    if let Some(savings) = &fix.savings {
+        text.push_str(": ");
+        text.push_str(&savings_text(savings));
+    }
+    if !fix.keeps_results {
+        text.push_str("; this changes what the program computes");
     }
     text
+}
+
+/// Which of the two figures falls, and from where to where.
+fn savings_text(savings: &Savings) -> String {
+    let Savings { peak_before, peak_after, worst_before, worst_after } = *savings;
+    let range = |before, after| format!("from {} to {}", Bytes(before), Bytes(after));
+    let peak = if peak_after < peak_before {
+        format!("the peak falls {}", range(peak_before, peak_after))
+    } else {
+        format!("the peak stays at {}", Bytes(peak_after))
+    };
+    let worst = match worst_after.cmp(&worst_before) {
+        std::cmp::Ordering::Less => format!("that of the worst legal order {}", range(worst_before, worst_after)),
+        std::cmp::Ordering::Equal => format!("that of the worst legal order stays at {}", Bytes(worst_after)),
+        std::cmp::Ordering::Greater => {
+            format!("that of the worst legal order rises {}", range(worst_before, worst_after))
+        }
+    };
+    let worst = if peak_after >= peak_before && worst_after < worst_before {
+        worst.replacen("order from", "order falls from", 1)
+    } else {
+        worst
+    };
+    format!("{peak}, {worst} (re-planned)")
 }
 
 fn part_of(severity: Severity) -> Part {

@@ -5,6 +5,7 @@
 
 pub mod bytes;
 mod excerpt;
+pub mod diff;
 pub mod explain;
 pub mod human;
 pub mod json;
