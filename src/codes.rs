@@ -77,7 +77,7 @@ codes! {
     KEPT_UPCAST = "TG0306", "a wider copy is kept for the backward pass";
     KEPT_CAST = "TG0307", "a cast of parameters is kept from the forward to the backward pass";
     ALL_GRADIENTS = "TG0308", "every gradient is alive until the update";
-    ALL_UPDATES = "TG0309", "the new values of several parameters are alive together";
+    ALL_UPDATES = "TG0309", "a barrier that keeps one value for each parameter alive at once";
     UNTIED_RECOMPUTE = "TG0310", "a recompute that is not tied to the gradient";
     DEFERRED_GRADIENTS = "TG0311", "weight gradients that may be deferred";
     BARRIER_WITHOUT_GRADIENT = "TG0312", "a barrier that leaves out the incoming gradient";

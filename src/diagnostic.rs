@@ -46,12 +46,20 @@ pub struct Savings {
     /// What no legal order exceeds.
     pub worst_before: u64,
     pub worst_after: u64,
+    /// Floating-point operations of the step.
+    pub work_before: u64,
+    pub work_after: u64,
 }
 
 impl Savings {
     /// By how much the peak falls.
     pub fn saves_bytes(&self) -> u64 {
         self.peak_before.saturating_sub(self.peak_after)
+    }
+
+    /// How much more work the step is, in per cent of what it was.
+    pub fn more_work(&self) -> f64 {
+        (self.work_after as f64 - self.work_before as f64) / (self.work_before as f64).max(1.0) * 100.0
     }
 }
 

@@ -13,6 +13,9 @@ use crate::{
     source::Span,
 };
 
+/// Values looked at on the way from a gradient to its update.
+const HOPS: usize = 16;
+
 /// Why a buffer is still alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Keeper {
@@ -128,12 +131,25 @@ pub fn gradient_of(facts: &Facts<'_>, buffer: BufferId) -> Option<SlotId> {
     if facts.plan.buffers.get(buffer.0 as usize)?.kind != BufferKind::Grads {
         return None;
     }
+    // Clipping and scaling stand between a gradient and its update.
     let graph = &facts.plan.graph;
-    let updates = facts.users(facts.value(buffer)?).iter().find_map(|&n| match graph.node(n).role() {
-        Role::Update { slot } => Some(slot),
-        _ => None,
-    });
-    updates
+    let mut todo = vec![facts.value(buffer)?];
+    let mut steps = 0;
+    while let Some(value) = todo.pop() {
+        for &user in facts.users(value) {
+            let user = graph.node(user);
+            if let Role::Update { slot } = user.role() {
+                return Some(slot);
+            }
+            let same = user.results().next().filter(|&r| graph.ty(r).shape() == graph.ty(value).shape());
+            todo.extend(same);
+        }
+        steps += 1;
+        if steps > HOPS {
+            break;
+        }
+    }
+    None
 }
 
 /// The text of a span on one line, short enough for a sentence.
@@ -199,20 +215,25 @@ impl Blame {
     }
 }
 
-/// Where the peak is reached, as a label.
+/// Where the peak is reached, as a label; short, since it stands beside code.
 pub fn peak_label(facts: &Facts<'_>) -> Option<Label> {
     let node = facts.peak_node()?;
     let forward = facts.forward_of(node);
     let span = facts.span_of(forward).or_else(|| facts.span_of(node))?;
-    let phase = match (node.role(), node.instance()) {
-        (Role::Backward { .. }, _) => "in the backward pass of this",
-        (Role::Update { .. }, _) => "in the update made by this",
-        (Role::Forward, 0) => "here",
-        (Role::Forward, _) => "when this is computed again",
+    let text = match (node.role(), node.instance()) {
+        (Role::Backward { .. }, _) => "the peak: backward pass of this",
+        (Role::Update { .. }, _) => "the peak: update made by this",
+        (Role::Forward, 0) => "the peak",
+        (Role::Forward, _) => "the peak: this, computed again",
     };
+    Some(Label { span, text: text.to_owned() })
+}
+
+/// How high the peak is, of which step, at which moment, for which order.
+pub fn peak_note(facts: &Facts<'_>) -> String {
     let (at, all) = (facts.peak + 1, facts.plan.schedule.order.len());
-    let bytes = Bytes(facts.peak_bytes());
-    Some(Label { span, text: format!("the peak, {bytes}, is reached {phase} (op {at} of {all})") })
+    let name = &facts.plan.name;
+    format!("the peak of `{name}`, {}, is at op {at} of {all} in the planned order", Bytes(facts.peak_bytes()))
 }
 
 /// Adds a label for each line of the library on the way to the places of a finding.

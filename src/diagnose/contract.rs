@@ -32,6 +32,7 @@ pub fn explain(all: &mut [Diagnostic], facts: &Facts<'_>, step: usize, trials: O
     let fixes = trials.map(|t| fixes(facts, step, t)).unwrap_or_default();
     for error in &mut errors {
         error.notes.extend(notes.iter().cloned());
+        error.notes.push(super::blame::peak_note(facts));
         if let Some(Label { span, text }) = super::blame::peak_label(facts)
             && error.primary.span != span
         {

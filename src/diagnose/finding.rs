@@ -76,11 +76,11 @@ impl Finding {
     pub fn label(mut self, span: Option<Span>, text: impl Into<String>) -> Finding {
         if let Some(span) = span {
             let d = &mut self.diagnostic;
-            let is_taken = d.primary.span == span || d.secondary.iter().any(|l| l.span == span);
-            if !is_taken {
-                d.secondary.push(crate::diagnostic::Label { span, text: text.into() });
-            } else {
-                d.notes.push(format!("at that place, too: {}", text.into()));
+            let text = text.into();
+            let all = std::iter::once(&mut d.primary).chain(&mut d.secondary);
+            match all.into_iter().find(|l| l.span == span) {
+                Some(label) => label.text = format!("{}; {text}", label.text),
+                None => d.secondary.push(crate::diagnostic::Label { span, text }),
             }
         }
         self

@@ -31,7 +31,7 @@ use crate::{
 use facts::Facts;
 use finding::{Accept, Candidate, Finding};
 use tree::Tree;
-use trial::{Outcome, Recompile, Trials};
+use trial::{Recompile, Trials};
 
 /// What to look for, and how much of it to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,6 +53,10 @@ pub struct Found {
     pub hidden: usize,
 }
 
+/// A figure that falls by less than this share of it stays as it is.
+const NOTABLE: f64 = 0.01;
+/// Per cent of more work that nobody will notice.
+const CHEAP: f64 = 5.0;
 /// Findings that are still without an effect one by one, and may help two by two.
 const PAIRED: usize = 4;
 
@@ -133,7 +137,7 @@ fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diag
                 return None;
             }
             let mut diagnostic = finding.diagnostic.clone();
-            let falls = savings.peak_after < savings.peak_before;
+            let falls = share(savings.peak_before, savings.peak_after) >= NOTABLE;
             match raises {
                 Some((code, message)) if falls => {
                     diagnostic.code = *code;
@@ -143,68 +147,76 @@ fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diag
                 None if savings.worst_after > savings.worst_before => return None,
                 _ => {}
             }
-            if let Some(note) = work(trials, step, &outcome) {
-                diagnostic.notes.push(note);
+            if savings.worst_after > savings.worst_before {
+                diagnostic.notes.push(
+                    "it does keep the worst legal order lower: a region orders the backward pass".into(),
+                );
             }
-            diagnostic.fixes.push(fix(removal, savings));
-            let mut better = helpful(trials, step, others, 0.0, false);
-            better.append(&mut diagnostic.fixes);
-            diagnostic.fixes = better;
+            let mut fixes = helpful(trials, step, others, NOTABLE, false);
+            if fixes.is_empty() {
+                fixes.push(fix(removal, savings));
+            }
+            diagnostic.fixes = fixes;
             Some(diagnostic)
         }
     }
+}
+
+/// By which share of it a figure falls.
+fn share(before: u64, after: u64) -> f64 {
+    before.saturating_sub(after) as f64 / before.max(1) as f64
 }
 
 fn with_fixes(
     trials: &mut Trials<'_>,
     step: usize,
     finding: &Finding,
-    share: f64,
+    least: f64,
     worst_counts: bool,
 ) -> Option<Diagnostic> {
-    let fixes = helpful(trials, step, &finding.candidates, share, worst_counts);
-    let best = fixes.first()?.clone();
-    let mut diagnostic = finding.diagnostic.clone();
-    if let Some(outcome) = trials.run(&best.edits, step)
-        && let Some(note) = work(trials, step, &outcome)
-    {
-        diagnostic.notes.push(note);
+    let fixes = helpful(trials, step, &finding.candidates, least, worst_counts);
+    if fixes.is_empty() {
+        return None;
     }
+    let mut diagnostic = finding.diagnostic.clone();
     diagnostic.fixes = fixes;
     Some(diagnostic)
 }
 
-/// The candidates that lower the peak (or the worst legal order) by a share of it, best first. At
-/// most two: alternatives, not a list to work through.
+/// The best of the candidates that lower the peak (or the worst legal order) by a share of it: of
+/// those that keep the results, and of those that do not. Cheap ones come before those that save
+/// more for much more work.
 fn helpful(
     trials: &mut Trials<'_>,
     step: usize,
     candidates: &[Candidate],
-    share: f64,
+    least: f64,
     worst_counts: bool,
 ) -> Vec<Fix> {
-    let mut found: Vec<Fix> = Vec::new();
+    let mut found: Vec<(Fix, Savings)> = Vec::new();
     for candidate in candidates {
         let Some(outcome) = trials.run(&candidate.edits, step) else { continue };
         let (Some(before), Some(after)) = (trials.plan(step).cloned(), outcome.plans.get(step)) else { continue };
-        let enough = |before: u64, after: u64| {
-            after < before && (before - after) as f64 >= share * before as f64
-        };
-        let peak_falls = enough(before.peak_bytes(), after.peak_bytes());
-        if !peak_falls && (!worst_counts || after.peak_bytes() > before.peak_bytes()) {
+        let (before, after) = (before.peak_bytes(), after.peak_bytes());
+        let peak_falls = after < before && share(before, after) >= least;
+        if !peak_falls && (!worst_counts || after > before) {
             continue;
         }
         let Some(savings) = trials.savings(&outcome, step) else { continue };
-        if peak_falls || enough(savings.worst_before, savings.worst_after) {
-            found.push(fix(candidate, savings));
+        let worst_falls = savings.worst_after < savings.worst_before
+            && share(savings.worst_before, savings.worst_after) >= least;
+        if peak_falls || worst_falls {
+            found.push((fix(candidate, savings), savings));
         }
     }
-    // What keeps the results comes before what saves more but computes something else.
-    found.sort_by_key(|f| {
-        (!f.keeps_results, f.savings.map(|s| (s.peak_after, s.worst_after)), f.edits.len())
-    });
-    found.truncate(2);
-    found
+    found.sort_by_key(|(f, s)| (!f.keeps_results, s.more_work() > CHEAP, s.peak_after, s.worst_after));
+    let mut fixes: Vec<Fix> = Vec::new();
+    for (fix, _) in found {
+        if fixes.iter().all(|f| f.keeps_results != fix.keeps_results) {
+            fixes.push(fix);
+        }
+    }
+    fixes
 }
 
 fn fix(candidate: &Candidate, savings: Savings) -> Fix {
@@ -213,20 +225,6 @@ fn fix(candidate: &Candidate, savings: Savings) -> Fix {
         edits: candidate.edits.clone(),
         savings: Some(savings),
         keeps_results: candidate.keeps_results,
-    }
-}
-
-/// What a change does to the work of a step, where that is worth a word.
-fn work(trials: &Trials<'_>, step: usize, outcome: &Outcome) -> Option<String> {
-    let before = trials.plan(step)?.flops;
-    let after = outcome.plans.get(step)?.flops;
-    let share = (after - before) / before.max(1.0) * 100.0;
-    if share >= 0.05 {
-        Some(format!("the first change adds {share:.1} % to the work of a step"))
-    } else if share <= -0.05 {
-        Some(format!("without it a step is {:.1} % less work", -share))
-    } else {
-        None
     }
 }
 
@@ -240,14 +238,14 @@ fn pairs(trials: &mut Trials<'_>, without: &[(usize, Finding)]) -> Vec<(u64, Dia
             if step != other_step || !tree::are_apart(&a.edits, &b.edits) {
                 continue;
             }
-            let share = match (&first.accept, &second.accept) {
+            let least = match (&first.accept, &second.accept) {
                 (Accept::PeakFalls(x), Accept::PeakFalls(y)) => x.max(*y),
                 _ => continue,
             };
             let edits: Vec<Edit> = a.edits.iter().chain(&b.edits).cloned().collect();
             let title = format!("do both: {}; {}", a.title, b.title);
             let both = Candidate { title, edits, keeps_results: a.keeps_results && b.keeps_results };
-            let fixes = helpful(trials, step, &[both], share, false);
+            let fixes = helpful(trials, step, &[both], least, false);
             if fixes.is_empty() {
                 continue;
             }

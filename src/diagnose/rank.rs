@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Found, finding::Finding};
+use super::{Found, finding::Finding, tree};
 use crate::{diagnostic::Diagnostic, source::Span};
 
 /// How many are shown unless all are asked for.
@@ -24,18 +24,27 @@ pub fn choose(mut all: Vec<(u64, Diagnostic)>, show_all: bool) -> Found {
         d.savings().map_or((0, 0), |s| (s.saves_bytes(), s.worst_before.saturating_sub(s.worst_after)))
     };
     all.sort_by_key(|(held, d)| std::cmp::Reverse((saves(d), *held)));
-    let mut kept: Vec<Diagnostic> = Vec::new();
+    let mut kept: Vec<(Diagnostic, usize)> = Vec::new();
     for (_, diagnostic) in all {
         let best = diagnostic.fixes.first();
-        let same = kept.iter_mut().find(|k| match (k.fixes.first(), best) {
-            (Some(a), Some(b)) => a.edits == b.edits,
+        // A change of the same text that saves no more is no second thing to do.
+        let same = kept.iter_mut().find(|(k, _)| match (k.fixes.first(), best) {
+            (Some(a), Some(b)) => a.keeps_results == b.keeps_results && !tree::are_apart(&a.edits, &b.edits),
             _ => false,
         });
         match same {
-            Some(first) => first.notes.push(format!("the first change helps here, too: {}", diagnostic.message)),
-            None => kept.push(diagnostic),
+            Some((_, others)) => *others += 1,
+            None => kept.push((diagnostic, 0)),
         }
     }
+    let with_count = |(mut diagnostic, others): (Diagnostic, usize)| {
+        if others > 0 {
+            let s = if others == 1 { "" } else { "s" };
+            diagnostic.notes.push(format!("the change takes care of {others} smaller finding{s}, too"));
+        }
+        diagnostic
+    };
+    let mut kept: Vec<Diagnostic> = kept.into_iter().map(with_count).collect();
     let hidden = if show_all { 0 } else { kept.len().saturating_sub(SHOWN) };
     kept.truncate(kept.len() - hidden);
     Found { diagnostics: kept, hidden }

@@ -3,6 +3,7 @@
 
 use super::{finding::Candidate, tree::Tree};
 use crate::{
+    diagnostic::Edit,
     source::Span,
     syntax::{
         ast::{ExprId, ExprKind, StmtKind},
@@ -38,6 +39,24 @@ pub fn cheap(tree: &Tree<'_>, span: Span) -> Vec<Candidate> {
 pub fn plain(tree: &Tree<'_>, span: Span) -> Option<Candidate> {
     let expr = tree.expr_at(span)?;
     Some(Candidate::new(title(tree, PLAIN, expr), tree.wrap(expr, PLAIN, " >")))
+}
+
+/// A plain region around a call, with its first argument computed before it and kept:
+/// `{ let input = relu(l(x)); checkpoint < dropout(input, 0.1) > }`.
+pub fn behind_argument(tree: &Tree<'_>, span: Span) -> Option<Candidate> {
+    let expr = tree.expr_at(span)?;
+    let ExprKind::Call { args, .. } = &tree.ast.expr(expr).kind else { return None };
+    let first = args.first()?.value;
+    let argument = tree.ast.expr(first).span;
+    if !is_call(tree, first) && !matches!(tree.ast.expr(first).kind, ExprKind::Binary { .. }) {
+        return None;
+    }
+    let (start, end) = (span.start, span.end);
+    let head = tree.text(Span { end: argument.start, ..span });
+    let tail = tree.text(Span { start: argument.end, ..span });
+    let region = format!("{PLAIN}{head}input{tail} >");
+    let text = format!("{{ let input = {}; {region} }}", tree.text(argument));
+    Some(Candidate::new("draw them again in the backward pass", vec![Edit { span: Span { start, end, ..span }, text }]))
 }
 
 /// Plain regions that cut a whole step into parts: around the body of each loop that carries a

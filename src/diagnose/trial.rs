@@ -108,6 +108,8 @@ impl<'a> Trials<'a> {
             peak_after: after.peak_bytes(),
             worst_before: self.worst(&before),
             worst_after: self.worst(&after),
+            work_before: before.flops as u64,
+            work_after: after.flops as u64,
         })
     }
 

@@ -24,6 +24,8 @@ use crate::{
 const TEXT_LIMIT: usize = 1000;
 /// Columns for notes and help: 80 less the margin.
 const FOOTER_WIDTH: usize = 74;
+/// Columns for the message.
+const MESSAGE_WIDTH: usize = 78;
 /// These two stand around a file number where ariadne writes a place; `visible` keeps them out of
 /// source text.
 const PLACE_START: char = '\u{e000}';
@@ -33,7 +35,14 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Str
     let part = part_of(diagnostic.severity);
     let head = format!("{}[{}]", severity_name(diagnostic.severity), diagnostic.code.0);
     let message = visible::line(&diagnostic.message, TEXT_LIMIT);
-    let mut out = format!("{}{} {}\n", style.paint(part, &head), style.paint(Part::Strong, ":"), message);
+    // The first line has the head before it; others are set in under it.
+    let mut lines = wrap(&format!("{head}: {message}"), MESSAGE_WIDTH).into_iter();
+    let first = lines.next().unwrap_or_default();
+    let first = first.strip_prefix(&head).and_then(|rest| rest.strip_prefix(':')).unwrap_or(&first);
+    let mut out = format!("{}{}{first}\n", style.paint(part, &head), style.paint(Part::Strong, ":"));
+    for line in lines {
+        out.push_str(&format!("  {line}\n"));
+    }
     let files = group(diagnostic, sources, style);
     let frame = if files.is_empty() { None } else { draw(diagnostic.severity, &files, style) };
     match frame {
@@ -281,7 +290,7 @@ fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
     let mut text = fix.title.clone();
     if let [edit] = fix.edits.as_slice()
         && !edit.text.contains('\n')
-        && !edit.text.trim().is_empty()
+        && edit.text.contains(char::is_alphanumeric)
         && !text.contains(edit.text.trim())
     {
         let old = sources.text(edit.span);
@@ -301,28 +310,28 @@ fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
     text
 }
 
-/// Which of the two figures falls, and from where to where.
+/// Which of the two figures falls, and from where to where; what it costs.
 fn savings_text(savings: &Savings) -> String {
-    let Savings { peak_before, peak_after, worst_before, worst_after } = *savings;
-    let range = |before, after| format!("from {} to {}", Bytes(before), Bytes(after));
-    let peak = if peak_after < peak_before {
-        format!("the peak falls {}", range(peak_before, peak_after))
-    } else {
-        format!("the peak stays at {}", Bytes(peak_after))
-    };
-    let worst = match worst_after.cmp(&worst_before) {
-        std::cmp::Ordering::Less => format!("that of the worst legal order {}", range(worst_before, worst_after)),
-        std::cmp::Ordering::Equal => format!("that of the worst legal order stays at {}", Bytes(worst_after)),
-        std::cmp::Ordering::Greater => {
-            format!("that of the worst legal order rises {}", range(worst_before, worst_after))
+    let Savings { peak_before, peak_after, worst_before, worst_after, .. } = *savings;
+    let change = |before: u64, after: u64| {
+        let (from, to) = (Bytes(before).to_string(), Bytes(after).to_string());
+        let (from, to) = if from == to { (format!("{before} B"), format!("{after} B")) } else { (from, to) };
+        match after.cmp(&before) {
+            std::cmp::Ordering::Less => format!("falls from {from} to {to}"),
+            std::cmp::Ordering::Equal => format!("stays at {}", Bytes(after)),
+            std::cmp::Ordering::Greater => format!("rises from {from} to {to}"),
         }
     };
-    let worst = if peak_after >= peak_before && worst_after < worst_before {
-        worst.replacen("order from", "order falls from", 1)
-    } else {
-        worst
-    };
-    format!("{peak}, {worst} (re-planned)")
+    let peak = change(peak_before, peak_after);
+    let worst = change(worst_before, worst_after);
+    let mut text = format!("the peak {peak}, that of the worst legal order {worst} (re-planned)");
+    let more = savings.more_work();
+    if more >= 0.05 {
+        text.push_str(&format!(", for {more:.1} % more work"));
+    } else if more <= -0.05 {
+        text.push_str(&format!(", with {:.1} % less work", -more));
+    }
+    text
 }
 
 fn part_of(severity: Severity) -> Part {

@@ -44,6 +44,8 @@ fn savings(object: &mut Map<String, Value>, savings: Option<Savings>) {
     object.insert("peak_after".into(), savings.map(|s| s.peak_after).into());
     object.insert("worst_before".into(), savings.map(|s| s.worst_before).into());
     object.insert("worst_after".into(), savings.map(|s| s.worst_after).into());
+    object.insert("work_before".into(), savings.map(|s| s.work_before).into());
+    object.insert("work_after".into(), savings.map(|s| s.work_after).into());
 }
 
 fn label(label: &Label, primary: bool, sources: &SourceMap) -> Value {

@@ -5,7 +5,7 @@ use super::{Holding, held, is_large};
 use crate::{
     codes,
     diagnose::{
-        blame::Keeper,
+        blame::{self, Keeper},
         facts::Facts,
         finding::{Accept, Finding},
         recompute,
@@ -36,26 +36,27 @@ fn of_holding(facts: &Facts<'_>, holding: &Holding) -> Option<Finding> {
     if maker.instance() != 0 {
         return None;
     }
-    let name = &holding.blame.name;
+    let name = format!("`{}`", blame::code(facts, holding.blame.born?));
     let total = Bytes(holding.bytes);
     let many = holding.buffers.len() > 1;
     let is_are = if many { "are" } else { "is" };
     let (code, severity, message, share) = if is_random(&facts.plan.graph, facts.value(buffer)?) {
         let what = if many { "the random masks" } else { "the random mask" };
-        let message =
-            format!("{what} of {name}, {total}, {is_are} kept for the backward pass; the same numbers can be drawn again");
+        let message = format!(
+            "{what} of {name}, {total}, {is_are} kept for the backward pass, which could draw the same numbers again"
+        );
         (codes::KEPT_MASK, Severity::Warning, message, super::SMALL)
     } else if let Some(from) = widened_from(facts, maker) {
         let to = facts.ty(buffer)?.dtype();
         let what = if many { "copies" } else { "a copy" };
         let message = format!(
-            "{what} of {from} values in {to}, {total}, {is_are} kept for the backward pass; the {from} values would do"
+            "{what} of {from} values in {to}, {total}, {is_are} kept for the backward pass, where the {from} values would do"
         );
         (codes::KEPT_UPCAST, Severity::Warning, message, super::SMALL)
     } else if is_cheap(maker) && input_is_kept(facts, maker, buffer) {
-        let both = if is_norm(maker.op()) { "norm" } else { "function" };
+        let both = if is_norm(maker.op()) { "a norm" } else { "an element-wise op" };
         let message = format!(
-            "the input and the output of a {both} are both kept for the backward pass: {name}, {total}, could be computed again"
+            "the input and the output of {both} are both kept for the backward pass: {name}, {total}, could be computed again"
         );
         (codes::KEPT_TWICE, Severity::Note, message, ADVICE)
     } else {
@@ -65,7 +66,8 @@ fn of_holding(facts: &Facts<'_>, holding: &Holding) -> Option<Finding> {
     let finding = held(facts, holding, code, severity, message, accept)?;
     let born = holding.blame.born?;
     let plain = (code == codes::KEPT_MASK).then(|| recompute::plain(facts.tree, born)).flatten();
-    Some(finding.candidates(plain).candidates(recompute::cheap(facts.tree, born)))
+    let hoisted = (code == codes::KEPT_MASK).then(|| recompute::behind_argument(facts.tree, born)).flatten();
+    Some(finding.candidates(hoisted).candidates(plain).candidates(recompute::cheap(facts.tree, born)))
 }
 
 /// Whether a value depends on nothing but random numbers and constants.

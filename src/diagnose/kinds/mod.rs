@@ -121,8 +121,9 @@ pub fn held(
     Some(with_peak(facts, finding))
 }
 
-/// Adds the place of the peak.
-pub fn with_peak(facts: &Facts<'_>, finding: Finding) -> Finding {
+/// Adds the place of the peak, and what is to know of it.
+pub fn with_peak(facts: &Facts<'_>, mut finding: Finding) -> Finding {
+    finding.diagnostic.notes.push(blame::peak_note(facts));
     match blame::peak_label(facts) {
         Some(label) => finding.label(Some(label.span), label.text),
         None => finding,

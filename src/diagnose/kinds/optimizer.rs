@@ -57,7 +57,7 @@ fn of_gradients(facts: &Facts<'_>) -> Option<Finding> {
     let StmtKind::Update { grads, .. } = facts.tree.ast.stmt(update_stmt).kind else { return None };
     let grads_span = facts.tree.ast.expr(grads).span;
     let diagnostic = Diagnostic::new(Severity::Note, codes::ALL_GRADIENTS, grads_span, message)
-        .label("needs every gradient before the first update");
+        .label("needs all of them first");
     let mut finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(0.05));
     finding.diagnostic.notes.push("a norm over all gradients cannot be known before the last of them is there".into());
     if let Some((inner, what)) = argument(facts.tree, grads) {

@@ -5,13 +5,15 @@ use super::with_peak;
 use crate::{
     codes,
     diagnose::{
+        blame,
         facts::Facts,
         finding::{Accept, Candidate, Finding},
         tree::{Tree, insert},
     },
     diagnostic::{Diagnostic, Edit},
-    ir::{Role, SlotId},
+    ir::Role,
     ops::{BarrierKind, Op},
+    report::Bytes,
     syntax::{
         ast::{Arg, ExprId, ExprKind, StmtKind},
         children::Child,
@@ -20,12 +22,16 @@ use crate::{
 
 /// What a fix has to move to be worth a message.
 const SHARE: f64 = 0.01;
+/// The part of the peak that values of an update must have for a barrier to be about them.
+const PER_PARAMETER: f64 = 0.1;
 
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
     all.extend(bindings(facts));
-    all.extend(by_hand(facts));
-    all.extend(barriers(facts));
+    let by_hand = by_hand(facts);
+    let taken: Vec<_> = by_hand.iter().map(|f| f.diagnostic.primary.span).collect();
+    all.extend(by_hand);
+    all.extend(barriers(facts, &taken));
     all
 }
 
@@ -43,18 +49,18 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message, label) = match tree.text(at) {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
-                "this region is computed again as soon as its input is there: nothing makes it wait for the gradient",
-                "binds the forward result, not the gradient",
+                "nothing makes the recompute of this region wait for the gradient: it may run right after the forward pass",
+                "holds forward values only",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing holds this region back: its recompute merges with the forward pass",
-                "no barrier: equal values are computed once and kept",
+                "holds nothing",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
                 "the weight gradients behind this region may wait to the end of the step, with all they need",
-                "holds the saved inputs and the incoming gradient only",
+                "holds no weight gradients",
             ),
             _ => continue,
         };
@@ -71,7 +77,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
         };
         let finding =
             Finding::new(Diagnostic::warning(code, at, message).label(label), facts.peak_bytes() / 2, Accept::AnyFalls(SHARE))
-                .candidate(Candidate::new("leave `bind` out: the default, `all`, holds both back", vec![edit]));
+                .candidate(Candidate::new("leave `bind` out: the default, `all`, holds all of it", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all
@@ -109,25 +115,24 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         let later = format!("{g_name}_here");
+        let first = operands.first().map_or("x", |&o| tree.text(tree.ast.expr(o).span));
         let edits = vec![
             insert(bound.span, bound.span.end, format!(", {later}")),
             insert(whole, whole.end - 1, format!(", {g_name}")),
             Edit { span: tree.ast.expr(g.value).span, text: later.clone() },
         ];
         let message = format!(
-            "this barrier leaves out the incoming gradient `{g_name}`: what it holds back may be computed before that is there"
+            "this barrier leaves out the incoming gradient `{g_name}`: the recompute behind it may run before that is there"
         );
         let finding = Finding::new(
             Diagnostic::warning(codes::BARRIER_WITHOUT_GRADIENT, whole, message)
                 .label("holds the input only")
-                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here")),
+                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here"))
+                .help(format!("hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`")),
             facts.peak_bytes() / 2,
-            Accept::AnyFalls(SHARE),
+            Accept::Always,
         )
-        .candidate(Candidate::new(
-            format!("hold both: `let {x_name}, {later} = barrier(…, {g_name})`"),
-            edits,
-        ));
+        .candidate(Candidate::new("hold both", edits));
         all.push(with_peak(facts, finding));
     }
     all
@@ -153,7 +158,7 @@ pub(super) fn is_in_step(facts: &Facts<'_>, expr: ExprId) -> bool {
 }
 
 /// Barriers of the program that are in this step.
-fn barriers(facts: &Facts<'_>) -> Vec<Finding> {
+fn barriers(facts: &Facts<'_>, taken: &[crate::source::Span]) -> Vec<Finding> {
     let tree = facts.tree;
     let written: Vec<_> = facts
         .written
@@ -161,25 +166,29 @@ fn barriers(facts: &Facts<'_>) -> Vec<Finding> {
         .filter(|n| matches!(n.op(), Op::Barrier(b) if b.kind == BarrierKind::User))
         .map(|n| facts.written.origins.get(n.origin()).span)
         .collect();
-    let updates: std::collections::BTreeSet<SlotId> = facts
+    let together: Vec<_> = facts
         .at_peak
         .iter()
-        .filter(|&&b| !facts.is_persistent(b))
-        .filter_map(|&b| match facts.maker(b)?.role() {
-            Role::Update { slot } => Some(slot),
-            _ => None,
-        })
+        .filter(|&&b| blame::gradient_of(facts, b).is_some() || is_update(facts, b))
+        .map(|&b| facts.bytes(b))
         .collect();
+    let bound_bytes: u64 = together.iter().sum();
     let mut all = Vec::new();
     for expr in tree.expressions(|e| matches!(e, ExprKind::Barrier(_))) {
         let span = tree.ast.expr(expr).span;
+        if taken.contains(&span) {
+            continue;
+        }
         let ExprKind::Barrier(operands) = &tree.ast.expr(expr).kind else { continue };
         if !written.contains(&span) {
             continue;
         }
         let texts: Vec<&str> = operands.iter().map(|&o| tree.text(tree.ast.expr(o).span)).collect();
+        let is_simple = operands.first().is_some_and(|&o| {
+            matches!(tree.ast.expr(o).kind, ExprKind::Name(_) | ExprKind::Call { .. } | ExprKind::Field(..) | ExprKind::Index(..))
+        });
         let text = match texts.as_slice() {
-            [one] => format!("({one})"),
+            [one] if is_simple => (*one).to_owned(),
             all => format!("({})", all.join(", ")),
         };
         let remove = Candidate::new("take the barrier away", vec![Edit { span, text }]);
@@ -195,23 +204,30 @@ fn barriers(facts: &Facts<'_>) -> Vec<Finding> {
                 "a barrier holds back what goes through it: name what must wait, too, `barrier(x, g)`".into(),
             );
             finding
-        } else if updates.len() >= 2 {
+        } else if together.len() >= 2 && bound_bytes as f64 >= PER_PARAMETER * facts.peak_bytes() as f64 {
             let message = format!(
-                "new values for {} parameters are alive together: this barrier holds every update back until all are there",
-                updates.len()
+                "this barrier keeps one value for each of {} parameters alive at once, {}: no update starts before all are there",
+                together.len(),
+                Bytes(bound_bytes)
             );
             let diagnostic = Diagnostic::warning(codes::ALL_UPDATES, span, message)
-                .label("all that goes in must be there before anything comes out");
+                .label("nothing comes out before all is in");
             Finding::new(diagnostic, held, Accept::PeakFalls(SHARE))
         } else {
             let message = "this barrier raises the peak: it makes values wait for each other that need not";
             let diagnostic = Diagnostic::warning(codes::BARRIER_RAISES_PEAK, span, message)
-                .label("all that goes in must be there before anything comes out");
+                .label("nothing comes out before all is in");
             Finding::new(diagnostic, held, Accept::PeakFalls(SHARE))
         };
         all.push(with_peak(facts, finding.candidate(remove)));
     }
     all
+}
+
+/// Whether a buffer holds an intermediate value of an update.
+fn is_update(facts: &Facts<'_>, buffer: crate::schedule::BufferId) -> bool {
+    let is_made_by_update = facts.maker(buffer).is_some_and(|n| matches!(n.role(), Role::Update { .. }));
+    is_made_by_update && !facts.is_persistent(buffer)
 }
 
 /// The most operands that a barrier at a place has: lists are flattened.

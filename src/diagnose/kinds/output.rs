@@ -62,7 +62,7 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
         let message = format!("{what} keeps all of {name}, {bytes}, {when} to the end of the step");
         let message = if held.len() > 1 { message.replacen(" keeps ", " keep ", 1) } else { message };
         let diagnostic = Diagnostic::warning(codes::KEPT_BY_RETURNED_VIEW, primary, message)
-            .label(format!("returned here: keeps {bytes} until the step ends"));
+            .label(format!("returned here: keeps {bytes}"));
         let mut finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::PeakFalls(super::SMALL));
         let wrap = |k: usize| expr_of(k).map(|e| facts.tree.wrap(e, "copy(", ")"));
         // What keeps the whole base must be copied whole.
@@ -87,7 +87,7 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
     } else {
         let message = format!("{name} is kept {when} to the end of the step only to be returned");
         let diagnostic = Diagnostic::warning(codes::KEPT_BY_OUTPUT, primary, message)
-            .label(format!("returned here: keeps {bytes} until the step ends"));
+            .label(format!("returned here: keeps {bytes}"));
         Finding::new(diagnostic, facts.bytes(buffer), Accept::PeakFalls(super::SMALL))
             .label(born, format!("made here: {}", blame::size(facts, buffer)))
     };

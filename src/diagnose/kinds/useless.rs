@@ -111,7 +111,7 @@ fn releases(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         let span = tree.ast.stmt(stmt).span;
-        let message = "this `release` has no effect: the value is free by then in every legal order";
+        let message = "this `release` changes nothing: neither the peak nor the worst legal order is lower with it";
         let diagnostic = Diagnostic::new(Severity::Note, codes::USELESS_RELEASE, span, message)
             .label("frees nothing earlier");
         let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];

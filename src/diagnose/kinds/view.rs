@@ -12,7 +12,7 @@ use crate::{
     },
     diagnostic::Diagnostic,
     ir::{Phase, ValueId},
-    ops::{Layout, Op},
+    ops::Op,
     plan::{Access, Kernel},
     report::Bytes,
     schedule::{BufferId, OpId},
@@ -36,10 +36,10 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
         return None;
     }
     // The parts of the buffer that are still read, each once.
-    let mut parts: FxHashSet<(Layout, u64)> = FxHashSet::default();
+    let mut parts: FxHashSet<(usize, u64)> = FxHashSet::default();
     for &op in &late {
         for access in accesses(facts, op).into_iter().filter(|a| a.buffer == buffer) {
-            parts.insert((access.layout.clone(), access.ty.bytes()));
+            parts.insert((access.layout.offset, touched(access)));
         }
     }
     let needed: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
@@ -90,6 +90,13 @@ fn accesses<'a>(facts: &Facts<'a>, op: OpId) -> Vec<&'a Access> {
         Some(Kernel::Wait { operands }) => operands.iter().collect(),
         Some(Kernel::Nothing) | None => Vec::new(),
     }
+}
+
+/// Bytes of the buffer that an access reads: what is repeated along an axis counts once.
+fn touched(access: &Access) -> u64 {
+    let axes = access.ty.shape().iter().zip(access.layout.strides.iter());
+    let elements = axes.filter(|(_, stride)| **stride != 0).map(|(&size, _)| size as u64);
+    elements.fold(access.ty.dtype().size() as u64, u64::saturating_mul)
 }
 
 /// Where the program takes slices of a value in its forward pass.
