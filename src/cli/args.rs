@@ -134,6 +134,9 @@ pub struct Plan {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// With `--json`: leave out fixes that would have to be planned again.
+    #[arg(long)]
+    pub no_fixes: bool,
     /// Only this step.
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,

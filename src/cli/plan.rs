@@ -18,8 +18,9 @@ use crate::{
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     let checked = match source::read(&args.file) {
         Ok(source) => {
-            let memory = diagnose::Options { fixes: true, ..Default::default() };
-            let options = CompileOptions { memory: Some(memory), ..args.compile.options() };
+            // People who ask for a plan want to see that; what to change is the business of `check`.
+            let memory = diagnose::Options { fixes: !args.no_fixes, ..Default::default() };
+            let options = CompileOptions { memory: args.json.then_some(memory), ..args.compile.options() };
             Engine::new().check(source, &options)
         }
         Err(error) => return run::fail(&error, output),
