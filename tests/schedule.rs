@@ -5,18 +5,18 @@ mod schedule_support;
 use std::time::{Duration, Instant};
 
 use schedule_support::{
-    brute::{by_down_sets, by_permutations, worst_by_down_sets},
+    brute::{by_choices, by_down_sets, by_permutations, worst_by_down_sets},
     case1::{Binding, Block64, MIB, case1},
     check::{check, plain_peak},
-    random::{Random, Shape, graph},
+    random::{Random, Shape, graph, graph_with_views},
 };
 use tg::{
     plan::Instruction,
     schedule::{
-        BufferFlags, BufferId, GraphBuilder, OpId, Options, OrderKind, ScheduleGraph, instructions,
-        lower_bound,
+        BufferFlags, BufferId, GraphBuilder, OpId, Options, OrderKind, ScheduleGraph, WorstOptions,
+        instructions, lower_bound,
         pack::{Block, PackOptions, pack},
-        schedule, worst_order,
+        schedule, schedule_with_copies, worst_order,
     },
 };
 
@@ -55,6 +55,38 @@ fn small_random_graphs_lie_between_bound_and_peak() {
     let excess = 100.0 * sum / f64::from(count);
     println!("up to 10 ops: mean excess {excess:.4} %, bound tight in {tight} of {count}");
     assert!(excess < 1.0, "mean excess of {excess} %");
+}
+
+#[test]
+fn with_views_the_bound_holds_for_all_choices_of_copies() {
+    let (mut sum, mut count, mut tight, mut copied, mut gained) = (0.0, 0, 0, 0, 0);
+    for seed in 0..4000u64 {
+        let shape = Shape { ops: 1 + seed as usize % 8, dense: seed % 2 == 0 };
+        let graph = graph_with_views(&mut Random::new(seed), shape, 4);
+        let optimum = by_choices(&graph);
+        let plain = schedule(&graph, &Options::default());
+        check(&graph, &plain);
+        assert!(plain.lower_bound_bytes <= optimum, "seed {seed}: bound above the optimum {optimum}");
+        let bound = lower_bound(&graph, &plain.order);
+        assert!(bound.bytes <= optimum, "seed {seed}: {} is above the optimum {optimum}", bound.bytes);
+        let planned = schedule_with_copies(&graph, &Options::default());
+        let resolved = &planned.resolved;
+        check(&resolved.graph, &planned.schedule);
+        let (low, peak) = (planned.schedule.lower_bound_bytes, planned.schedule.live_peak_bytes);
+        assert!(low <= optimum && optimum <= peak, "seed {seed}: {low} ≤ {optimum} ≤ {peak}");
+        assert!(planned.schedule.arena_bytes <= plain.arena_bytes, "seed {seed}");
+        let improves = planned.schedule.arena_bytes < plain.arena_bytes || peak < plain.live_peak_bytes;
+        assert_eq!(improves, !resolved.copies.is_empty(), "seed {seed}");
+        assert_eq!(planned.arena_bytes_without_copies.is_some(), improves, "seed {seed}");
+        copied += resolved.copies.len();
+        gained += usize::from(optimum < by_down_sets(&graph));
+        sum += peak.max(1) as f64 / optimum.max(1) as f64 - 1.0;
+        count += usize::from(!graph.viewed().is_empty());
+        tight += usize::from(!graph.viewed().is_empty() && low == optimum);
+    }
+    let excess = 100.0 * sum / f64::from(count as u32);
+    println!("{count} graphs with views, copies help {gained}: {copied} made; mean excess {excess:.4} %, bound tight in {tight}");
+    assert!(copied > 0);
 }
 
 #[test]
@@ -126,7 +158,7 @@ fn the_worst_order_lies_between_witness_and_bound() {
     for seed in 0..2000u64 {
         let shape = Shape { ops: 1 + seed as usize % 11, dense: seed % 2 == 0 };
         let graph = graph(&mut Random::new(seed), shape);
-        let worst = worst_order(&graph);
+        let worst = worst_order(&graph, &WorstOptions::default());
         let truth = worst_by_down_sets(&graph);
         assert_eq!(plain_peak(&graph, &worst.witness), worst.witness_bytes, "seed {seed}");
         assert!(worst.witness_bytes <= truth, "seed {seed}: the witness is worse than the worst order");
@@ -142,7 +174,7 @@ fn the_worst_order_lies_between_witness_and_bound() {
 fn case_1_in_every_schedule() {
     let worst = |binding| {
         let graph = case1(Block64 { blocks: 64, checkpoint: true, binding });
-        let worst = worst_order(&graph);
+        let worst = worst_order(&graph, &WorstOptions::default());
         assert_eq!(plain_peak(&graph, &worst.witness), worst.witness_bytes);
         let mib = |bytes: u64| bytes as f64 / MIB as f64 + CASE1_RESIDENT;
         (mib(worst.witness_bytes), mib(worst.bytes))

@@ -2,15 +2,21 @@
 //!
 //! Entering a region from behind, the cotangents of its values pass through a [`BarrierKind::Region`]
 //! barrier; lowering adds the saved inputs. With `bind: all` that barrier also waits for every
-//! parameter-gradient contribution made so far that no barrier holds yet, and, where the incoming
-//! cotangents do not depend on the forward pass, for the forward result they start from (else the
-//! whole region could be recomputed before the loss is known). Inside such a region, a layer's
-//! contributions come before the step back to the layer before it ([`BarrierKind::StepBack`]).
-//! Then no legal order can put parameter gradients off until many of them wait.
+//! parameter-gradient contribution made so far that no barrier holds yet, for the cotangents that
+//! the region before it hands on, and for what the forward pass makes of the region's values on the
+//! way to the loss (else they stay alive for that while the region is recomputed, and where the
+//! cotangents are constants, the whole region could be recomputed before the loss is known). Inside
+//! such a region, a layer's contributions come before the step back to the layer before it
+//! ([`BarrierKind::StepBack`]). Then no legal order can put parameter gradients off until many of
+//! them wait, or work on two regions at a time.
+//!
+//! A barrier waits for nodes that are there before it is made, so it never closes a cycle.
+
+use std::collections::BTreeSet;
 
 use super::{Backward, get, set};
 use crate::{
-    ir::{Bind, Graph, NodeId, RegionId, ValueId},
+    ir::{Bind, Graph, NodeId, RegionId, Role, ValueId},
     ops::{Barrier, BarrierKind, OpError},
 };
 
@@ -22,17 +28,22 @@ pub(super) struct Barriers {
     unbound: Vec<ValueId>,
     /// Operands of the last layer of a region: their cotangents wait for `unbound`.
     step_back: Vec<ValueId>,
+    /// Values from outside of the regions that were left, which they gave cotangents to.
+    handed_on: Vec<ValueId>,
     /// The results that the backward pass starts from.
     outputs: Vec<ValueId>,
+    forward: Forward,
 }
 
 impl Barriers {
-    pub fn new(outputs: &[(ValueId, ValueId)]) -> Self {
+    pub fn new(graph: &Graph, start: u32, end: u32, outputs: &[(ValueId, ValueId)]) -> Self {
         Barriers {
             inside: Vec::new(),
             unbound: Vec::new(),
             step_back: Vec::new(),
+            handed_on: Vec::new(),
             outputs: outputs.iter().map(|&(output, _)| output).collect(),
+            forward: Forward::new(graph, start, end),
         }
     }
 
@@ -81,8 +92,15 @@ impl Barriers {
                 data.push(arg);
             }
         }
-        if contributes && bind == Some(Bind::All) {
-            self.step_back.extend(data);
+        if bind == Some(Bind::All) {
+            let is_outside = |value: &ValueId| {
+                let chain = graph.region_chain(graph.producer(*value).0.region());
+                !region.is_some_and(|region| chain.contains(&region))
+            };
+            self.handed_on.extend(data.iter().copied().filter(is_outside));
+            if contributes {
+                self.step_back.extend(data);
+            }
         }
     }
 
@@ -108,6 +126,7 @@ impl Barriers {
     ) -> Result<(), OpError> {
         let Some(data) = graph.regions.get(region.0 as usize) else { return Ok(()) };
         let (bind, first) = (data.bind, data.nodes.start);
+        let end = data.nodes.end;
         let mut held = Vec::new();
         if matches!(bind, Bind::All | Bind::Grad) {
             for inner in graph.nodes_from(NodeId(first)).take_while(|n| n.id <= node) {
@@ -119,12 +138,15 @@ impl Barriers {
         }
         let mut after = Vec::new();
         if bind == Bind::All {
+            self.unbound.append(&mut self.handed_on);
             after = self.take_unbound(graph, pass);
+            let tie = self.forward.tie(graph, pass, &held, end);
             let depends_on_forward =
                 held.iter().filter_map(|&v| get(&pass.cotangents, v)).any(|c| get(&pass.data, c));
-            if !depends_on_forward {
+            if tie.is_empty() && !depends_on_forward {
                 after.extend(self.outputs.iter().map(|&o| graph.producer(o).0.id));
             }
+            after.extend(tie);
         }
         // With `bind: none` nothing is held, and lowering lets the recompute merge away; the
         // barrier still marks where the recompute belongs.
@@ -160,5 +182,75 @@ impl Barriers {
         }
         pass.extend_data(graph);
         Ok(())
+    }
+}
+
+/// The forward pass that is differentiated, and which of its nodes a barrier waits for.
+struct Forward {
+    start: u32,
+    /// Users of the results of each node, in CSR form. Empty where there is no region.
+    starts: Vec<u32>,
+    users: Vec<u32>,
+    is_tied: Vec<bool>,
+}
+
+impl Forward {
+    fn new(graph: &Graph, start: u32, end: u32) -> Self {
+        let mut forward = Forward { start, starts: Vec::new(), users: Vec::new(), is_tied: Vec::new() };
+        if graph.regions.is_empty() {
+            return forward;
+        }
+        let mut edges: Vec<(u32, u32)> = Vec::new();
+        for node in graph.nodes_from(NodeId(start)).take_while(|n| n.id.0 < end) {
+            if node.role() == Role::Forward {
+                let producers = node.args().iter().map(|&arg| graph.producer(arg).0.id.0);
+                edges.extend(producers.filter(|&p| p >= start).map(|p| (p - start, node.id.0)));
+            }
+        }
+        edges.sort_unstable();
+        edges.dedup();
+        let count = end.saturating_sub(start) as usize;
+        let ends = (0..=count).map(|row| edges.partition_point(|&(p, _)| (p as usize) < row) as u32);
+        forward.starts = ends.collect();
+        forward.users = edges.into_iter().map(|(_, user)| user).collect();
+        forward.is_tied = vec![false; count];
+        forward
+    }
+
+    fn users(&self, node: u32) -> &[u32] {
+        let row = node.saturating_sub(self.start) as usize;
+        match (self.starts.get(row), self.starts.get(row + 1)) {
+            (Some(&a), Some(&b)) => self.users.get(a as usize..b as usize).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
+    /// The last nodes of what the forward pass makes of the values `held` of a region and of what was
+    /// there when the region ended, up to nodes that an earlier barrier waits for.
+    fn tie(&mut self, graph: &Graph, pass: &Backward, held: &[ValueId], end: u32) -> Vec<NodeId> {
+        let mut next: BTreeSet<u32> = BTreeSet::new();
+        let mut tied: BTreeSet<u32> = BTreeSet::new();
+        for &value in held {
+            next.extend(self.users(graph.producer(value).0.id.0).iter().filter(|&&u| u >= end));
+        }
+        while let Some(user) = next.pop_first() {
+            let node = graph.node(NodeId(user));
+            let is_there = |arg: ValueId| {
+                let producer = graph.producer(arg).0.id.0;
+                producer < end || tied.contains(&producer) || !get(&pass.data, arg)
+            };
+            let row = user.saturating_sub(self.start) as usize;
+            if self.is_tied.get(row).copied().unwrap_or(true) || !node.args().iter().all(|&arg| is_there(arg))
+            {
+                continue;
+            }
+            if let Some(flag) = self.is_tied.get_mut(row) {
+                *flag = true;
+            }
+            tied.insert(user);
+            next.extend(self.users(user));
+        }
+        let is_last = |&&node: &&u32| self.users(node).iter().all(|user| !tied.contains(user));
+        tied.iter().filter(is_last).map(|&node| NodeId(node)).collect()
     }
 }

@@ -94,7 +94,7 @@ impl Backward {
                 self.accumulate(graph, producer, output, cotangent)?;
             }
         }
-        let mut barriers = Barriers::new(outputs);
+        let mut barriers = Barriers::new(graph, self.start, self.end, outputs);
         for id in (self.start..self.end).rev().map(NodeId) {
             self.step(graph, &mut barriers, id)?;
         }

@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::views::{InView, View, Views};
 use crate::{
     ir::{Cursor, Graph, Node, NodeId, Output, Phase, Role, SlotId, ValueId},
     ops::{Alias, Copy, Layout, Op, OpError},
@@ -15,6 +16,8 @@ pub(super) struct Placed {
     pub layout: Layout,
     /// The last barrier on the way from `base`.
     pub gate: Option<NodeId>,
+    /// The slice of `base` that it lies in.
+    pub view: Option<InView>,
 }
 
 /// A graph in which every op gets operands that its kernel accepts.
@@ -22,12 +25,18 @@ pub(super) struct Laid {
     pub graph: Graph,
     /// One per value.
     pub places: Vec<Placed>,
+    /// The slices that may be copied.
+    pub views: Vec<View>,
 }
 
 pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
     let mut new = old.skeleton();
     new.regions = old.regions.clone();
-    let mut pass = Pass { laid: Laid { graph: new, places: Vec::new() }, copies: FxHashMap::default() };
+    let mut pass = Pass {
+        laid: Laid { graph: new, places: Vec::new(), views: Vec::new() },
+        copies: FxHashMap::default(),
+        views: Views::default(),
+    };
     let mut values = vec![ValueId(0); old.value_count()];
     let mut nodes = vec![NodeId(0); old.len()];
     // Outputs that are the old value of a persistent tensor are copied before it is written.
@@ -74,6 +83,7 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
         };
         pass.laid.graph.outputs.push(Output { value, ..output.clone() });
     }
+    pass.laid.views = pass.views.list;
     Ok(pass.laid)
 }
 
@@ -86,6 +96,7 @@ struct Pass {
     laid: Laid,
     /// Copies made so far, by value and by the recompute they belong to.
     copies: FxHashMap<(ValueId, Phase, u32), ValueId>,
+    views: Views,
 }
 
 impl Pass {
@@ -165,9 +176,12 @@ impl Pass {
         let id = graph.push_after(op, args, after)?;
         let node = graph.node(id);
         let alias = node.op().memory().alias;
+        for place in args.iter().filter_map(|a| self.laid.places.get(a.0 as usize)) {
+            self.views.read(node.op(), place);
+        }
         for (k, result) in node.results().enumerate() {
             let ty = graph.ty(result);
-            let own = Placed { base: result, layout: Layout::dense(ty.shape()), gate: None };
+            let own = Placed { base: result, layout: Layout::dense(ty.shape()), gate: None, view: None };
             let operand = |k: usize| args.get(k).and_then(|a| self.laid.places.get(a.0 as usize)).cloned();
             let place = match (node.op(), alias) {
                 // The value written lies where its maker puts it: in the slot, if that is possible.
@@ -181,7 +195,8 @@ impl Pass {
                     let layout = op.view(&from.layout, operand_type, ty).ok_or_else(|| {
                         OpError::new(format!("internal: `{}` of a dense value needs a copy", op.name()))
                     })?;
-                    Placed { layout, ..from }
+                    let view = self.views.of(graph, &node, &from, &layout);
+                    Placed { layout, view, ..from }
                 }
                 (_, Alias::Fresh) => own,
             };

@@ -13,6 +13,7 @@ mod program;
 mod regions;
 mod simplify;
 mod updates;
+mod views;
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::{
     ir::{Graph, Role, verify},
     ops::OpError,
     plan::{BufferKind, Instruction, Kernel, Plan},
-    schedule::{self, BufferId},
+    schedule::{self, BufferId, ScheduleGraph},
 };
 
 /// How to plan a step.
@@ -37,20 +38,25 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
     check(&laid.graph)?;
     let groups = fuse::groups(&laid);
     let members = fuse::members(&groups);
-    let built = build::build(&laid, &groups, &members)?;
-    let schedule = schedule::schedule(&built.schedule_graph, &options.schedule);
-    let instructions = schedule::instructions(&built.schedule_graph, &schedule.order, &schedule.overwrites);
+    let schedule = |graph: &ScheduleGraph| schedule::schedule_with_copies(graph, &options.schedule);
+    let build::Built { planned, kernels, op_nodes, buffers, outputs, persistent_bytes, views, commits } =
+        build::build(&laid, &groups, &members, &schedule)?;
+    let (schedule_graph, schedule) = (planned.resolved.graph, planned.schedule);
+    let instructions = schedule::instructions(&schedule_graph, &schedule.order, &schedule.overwrites);
     let mut plan = Plan {
         name: name.into(),
         graph: Arc::new(laid.graph),
-        schedule_graph: built.schedule_graph,
-        kernels: built.kernels,
-        buffers: built.buffers,
-        op_nodes: built.op_nodes,
+        schedule_graph,
+        kernels,
+        buffers,
+        op_nodes,
         schedule,
         instructions,
-        outputs: built.outputs,
-        persistent_bytes: built.persistent_bytes,
+        outputs,
+        persistent_bytes,
+        views,
+        arena_bytes_without_copies: planned.arena_bytes_without_copies,
+        commits,
         flops: 0.0,
         recomputed_flops: 0.0,
     };

@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     ir::{Bind, Cursor, GradCallId, Graph, Node, NodeId, Output, Policy, Region, RegionId, Role, ValueId},
-    ops::{Barrier, BarrierKind, Op, OpError},
+    ops::{Alias, Barrier, BarrierKind, Op, OpError},
 };
 
 /// Lowers all regions.
@@ -303,13 +303,18 @@ impl<'l> Rebuild<'l> {
                 .map(|&a| self.clones(recompute).nodes.get(&a).copied().unwrap_or_else(|| self.node(a)))
                 .collect();
             let is_gated = args.iter().any(|a| gated.contains(a));
-            // Nothing of a recompute may start early, not even what needs no saved value.
-            after.extend(barrier.filter(|_| !is_gated));
+            // Nothing of a recompute may start early, not even what needs no saved value. Views of
+            // parameters and constants do not run: it is their users that have to wait.
+            let runs = node.op().memory().alias != Alias::View
+                && !matches!(node.op(), Op::Read(_) | Op::Const(_) | Op::Scalar(_) | Op::Input(_));
+            after.extend(barrier.filter(|_| runs && !is_gated));
             let region = self.region(node.region(), Some(recompute));
             let op = self.retarget(node.op(), Some(recompute));
             let role = self.role(node.role(), Some(recompute));
             let new = self.push(op, &args, &after, Cursor { region, role, instance, ..node.stamp() })?;
-            gated.extend(self.new.node(new).results());
+            if runs || is_gated {
+                gated.extend(self.new.node(new).results());
+            }
             self.record(&node, new, Some(recompute));
         }
         Ok(())

@@ -1,10 +1,12 @@
 //! A planned step: what a device interprets and what reports read.
 
 mod kernel;
+mod refused;
 
 use std::sync::Arc;
 
 pub use kernel::{Access, Elementwise, Instr, Kernel, Reg};
+pub use refused::{Refusal, RefusalReason};
 
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
@@ -80,6 +82,45 @@ pub struct PlanBuffer {
     pub value: ValueId,
 }
 
+/// A slice that could be copied out of its base, so that the base need not live as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewChoice {
+    /// The slice.
+    pub value: ValueId,
+    /// The buffer that it is a view of, or was copied from.
+    pub base: BufferId,
+    /// What a copy takes.
+    pub bytes: u64,
+    /// The copy, where that lowers the peak. `None` for one that stays a view.
+    pub copy: Option<BufferId>,
+}
+
+/// A commit to a persistent tensor that copies the new value, which lies in a buffer of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitCopy {
+    pub slot: SlotId,
+    /// The new value.
+    pub value: ValueId,
+    /// The op that copies it.
+    pub op: OpId,
+    pub reason: CommitReason,
+}
+
+/// Why the op that makes a new value cannot write it where the old one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitReason {
+    /// This op reads the old value, and cannot do so before the new one is made.
+    ReadLater(OpId),
+    /// The op that makes the value would write over elements of the old one that it has yet to read.
+    OutOfStep(OpId),
+    /// The step returns this value, and a later commit replaces it.
+    Returned,
+    /// It was made in place in this persistent tensor.
+    Elsewhere(SlotId),
+    /// No order of the step allows it.
+    Order,
+}
+
 /// The instructions of a schedule, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
@@ -133,6 +174,12 @@ pub struct Plan {
     /// Parameters, state and optimizer state that the step touches, each rounded up to
     /// [`ALIGNMENT`].
     pub persistent_bytes: u64,
+    /// The slices that could be copied. Those that were are ops and buffers like any other.
+    pub views: Vec<ViewChoice>,
+    /// The height of the arena if all slices were views; `None` if they are.
+    pub arena_bytes_without_copies: Option<u64>,
+    /// Commits to persistent tensors that take a copy, and why.
+    pub commits: Vec<CommitCopy>,
     /// Floating-point operations of the step, and of those the recomputed ones.
     pub flops: f64,
     pub recomputed_flops: f64,

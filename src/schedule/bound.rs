@@ -28,9 +28,12 @@ pub struct Bound {
     pub branched: bool,
 }
 
-/// The bound on all orders of a graph. `order` is a good one: its hottest ops are looked at first,
+/// The bound on all orders of a graph, and on all choices of copies. `order` is a good one: its hottest ops are looked at first,
 /// and the search stops when its peak is met.
 pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
+    if !graph.viewed().is_empty() {
+        return super::choose::bound_of_choices(graph, order, u64::MAX, &super::Options::default());
+    }
     let ix = Index::new(graph);
     let order: Vec<u32> = order.iter().map(|op| op.0).filter(|&op| (op as usize) < ix.ops).collect();
     if !ix.exact {

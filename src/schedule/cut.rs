@@ -423,7 +423,6 @@ impl<'a> Cutter<'a> {
         }
         let mut choices: Vec<Vec<(u32, i64, Vec<u32>)>> = vec![Vec::new()];
         for (m, list) in &by_made {
-            let size = ix.size[*m as usize];
             choices = choices
                 .into_iter()
                 .flat_map(|choice| {
@@ -432,7 +431,7 @@ impl<'a> Cutter<'a> {
                         .filter(|(r, _)| choice.iter().all(|(taken, _, _)| taken != r))
                         .map(|(r, readers)| {
                             let mut with = choice.clone();
-                            with.push((*r, size, readers.clone()));
+                            with.push((*r, ix.shared(*m, *r), readers.clone()));
                             with
                         })
                         .collect();

@@ -52,6 +52,14 @@ impl Network {
         }
     }
 
+    /// An arc with a flow in it; the flows of all arcs have to be conserved.
+    pub(super) fn arc_with_flow(&mut self, from: u32, to: u32, capacity: i64, flow: i64) {
+        self.arc(from, to, capacity - flow);
+        if let Some(back) = self.room.last_mut() {
+            *back = flow;
+        }
+    }
+
     /// From here on, [`Network::undo`] takes back what is pushed.
     pub(super) fn mark(&mut self) {
         self.journal = Some(Vec::new());
@@ -136,7 +144,8 @@ impl Network {
                 total += most;
                 at = path.get(keep).map_or(sink, |&arc| self.to[arc as usize ^ 1]);
                 path.truncate(keep);
-                if at == sink {
+                // What has been pushed is a flow at any time.
+                if at == sink || *work == 0 {
                     return total;
                 }
                 continue;

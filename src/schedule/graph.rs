@@ -25,6 +25,44 @@ pub struct Buffer {
     pub flags: BufferFlags,
 }
 
+/// A part of a buffer that some ops read, and that may be copied out of it: then they read the copy,
+/// and the buffer can die without them. In the graph itself it is a view, and its readers are
+/// readers of the whole buffer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CopyableView {
+    /// Of the copy: a multiple of the target's alignment, less than the whole buffer has.
+    pub bytes: u64,
+    /// The step returns it.
+    pub output: bool,
+    /// Ops that read the buffer through this view, each once.
+    pub readers: Vec<OpId>,
+    /// Ops that wait for the view without reading it: barriers that it passes.
+    pub waits: Vec<OpId>,
+    /// What has to be complete before the copy, beside the buffer: barriers that the view is behind.
+    pub after: Vec<OpId>,
+    /// Pairs (op, made): if this is a copy, the made buffer may take its place.
+    pub overwriters: Vec<(OpId, BufferId)>,
+}
+
+/// A buffer with copyable views. The step does not return it as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewedBuffer {
+    pub buffer: BufferId,
+    /// Ops that read it otherwise than through the views, each once.
+    pub readers: Vec<OpId>,
+    /// Pairs (op, made): the made buffer may take the place of this one if every view of it that the
+    /// op reads is a copy.
+    pub overwriters: Vec<(OpId, BufferId)>,
+    pub views: Vec<CopyableView>,
+}
+
+/// A view by its buffer's place in [`ScheduleGraph::viewed`] and its own place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ViewId {
+    pub viewed: u32,
+    pub view: u32,
+}
+
 /// Ops in CSR form. An op's `makes` become alive when it starts; its `reads` die after their last
 /// reader; its workspace lives while it runs.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +75,10 @@ pub struct ScheduleGraph {
     may_overwrite: Lists<(BufferId, BufferId)>,
     /// The op that makes a buffer; `None` for inputs and persistent ones.
     makers: Vec<Option<OpId>>,
+    viewed: Vec<ViewedBuffer>,
+    /// Stands for all choices of views at once, for a bound: overwrites may be of unequal sizes, and
+    /// save the smaller one.
+    pub(super) is_relaxed: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +124,11 @@ impl GraphBuilder {
         BufferId(self.graph.buffers.len() as u32 - 1)
     }
 
+    /// The id that the next op gets.
+    pub fn next_op(&self) -> OpId {
+        OpId(self.graph.workspaces.len() as u32)
+    }
+
     /// Appends an op.
     ///
     /// - `reads`: buffers whose content it needs (each once); each made by an earlier op, an input
@@ -111,6 +158,26 @@ impl GraphBuilder {
             }
         }
         id
+    }
+
+    /// The op so far that makes a buffer.
+    pub(super) fn maker(&self, buffer: BufferId) -> Option<OpId> {
+        self.graph.maker(buffer)
+    }
+
+    /// Marks a graph that stands for several.
+    pub(super) fn relax(&mut self) {
+        self.graph.is_relaxed = true;
+    }
+
+    /// Says which parts of a buffer may be copied out of it. Persistent buffers take no room in the
+    /// arena, and buffers without views none that could be saved: both are ignored.
+    pub fn viewed(&mut self, viewed: ViewedBuffer) {
+        let is_persistent =
+            self.graph.buffers.get(viewed.buffer.0 as usize).is_none_or(|b| b.flags.persistent);
+        if !is_persistent && !viewed.views.is_empty() {
+            self.graph.viewed.push(viewed);
+        }
     }
 
     pub fn finish(self) -> ScheduleGraph {
@@ -165,6 +232,15 @@ impl ScheduleGraph {
 
     pub fn workspace(&self, op: OpId) -> u64 {
         self.workspaces.get(op.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// The buffers with views that may be copied.
+    pub fn viewed(&self) -> &[ViewedBuffer] {
+        &self.viewed
+    }
+
+    pub fn view(&self, id: ViewId) -> Option<&CopyableView> {
+        self.viewed.get(id.viewed as usize)?.views.get(id.view as usize)
     }
 
     /// The op that makes a buffer; `None` for inputs and persistent ones.

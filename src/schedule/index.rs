@@ -82,6 +82,8 @@ pub(super) struct Index {
     pub(super) workspace: Vec<i64>,
     /// Usable (made, read) pairs of an op, made and read in turns.
     pairs: Csr,
+    /// Pairs may be of unequal sizes ([`ScheduleGraph::is_relaxed`]).
+    relaxed: bool,
     /// Inputs that some op reads or that are outputs: alive from the start.
     pub(super) inputs: Vec<u32>,
     /// Units of inputs that nobody reads: alive during the first op only.
@@ -166,7 +168,7 @@ impl Index {
                 let (mi, ri) = (m as usize, r as usize);
                 let usable = makes.get(v).contains(&m)
                     && reads.get(v).contains(&r)
-                    && raw[mi] == raw[ri]
+                    && (raw[mi] == raw[ri] || graph.is_relaxed)
                     && !output[ri]
                     && !graph.buffer(BufferId(r)).flags.persistent;
                 if usable {
@@ -203,6 +205,7 @@ impl Index {
             dead,
             workspace,
             pairs,
+            relaxed: graph.is_relaxed,
             inputs,
             unread,
         }
@@ -223,13 +226,30 @@ impl Index {
             [] => 0,
             &[m, r] => {
                 if dies(r as usize) {
-                    self.size[m as usize]
+                    self.shared(m, r)
                 } else {
                     0
                 }
             }
+            // Which partners are best would take more than counting; no choice saves more than this.
+            _ if self.relaxed => {
+                let mut most: Vec<(u32, i64)> = Vec::new();
+                for (m, r) in self.pairs(op).filter(|&(_, r)| dies(r as usize)) {
+                    match most.iter_mut().find(|(made, _)| *made == m) {
+                        Some((_, units)) => *units = (*units).max(self.shared(m, r)),
+                        None => most.push((m, self.shared(m, r))),
+                    }
+                }
+                most.iter().map(|&(_, units)| units).sum()
+            }
             _ => self.matching(op, dies).iter().map(|&(m, _)| self.size[m as usize]).sum(),
         }
+    }
+
+    /// Units saved where `made` takes the place of `read`: all of it, as their sizes agree, unless the
+    /// graph is relaxed.
+    pub(super) fn shared(&self, made: u32, read: u32) -> i64 {
+        self.size[made as usize].min(self.size[read as usize])
     }
 
     /// A choice of overwrites at `op` that saves most: a maximum matching of made buffers with

@@ -4,6 +4,7 @@
 #![allow(clippy::indexing_slicing)]
 
 mod bound;
+mod choose;
 mod cut;
 mod depth;
 mod exact;
@@ -17,15 +18,20 @@ mod place;
 mod profile;
 mod refute;
 mod search;
+mod views;
 mod worst;
 
 use std::time::Duration;
 
 pub use bound::{Bound, lower_bound};
-pub use graph::{Buffer, BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
+pub use choose::{Planned, schedule_with_copies};
+pub use graph::{
+    Buffer, BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph, ViewId, ViewedBuffer,
+};
 pub use place::{Places, place};
 pub use profile::instructions;
-pub use worst::{Worst, worst_order};
+pub use views::{Resolved, Source, resolve};
+pub use worst::{Worst, WorstOptions, worst_order};
 
 use crate::plan::Schedule;
 use index::Index;
@@ -67,8 +73,19 @@ impl Default for Options {
 /// Work of the search for offsets: a fraction of a second.
 const PACK_WORK: u64 = 400_000_000;
 
-/// Plans a graph: order, overwrites, offsets, and the bound on every other plan.
+/// Plans a graph: order, overwrites, offsets, and the bound on every other plan. Views that may be
+/// copied stay views, but the bound holds for their copies too; [`schedule_with_copies`] decides.
 pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
+    let schedule = schedule_as_it_is(graph, options);
+    if graph.viewed().is_empty() {
+        return schedule;
+    }
+    let bound = choose::bound_of_choices(graph, &schedule.order, schedule.live_peak_bytes, options);
+    Schedule { lower_bound_bytes: bound.bytes, bound, ..schedule }
+}
+
+/// The same, with a bound for the plans in which views are views.
+fn schedule_as_it_is(graph: &ScheduleGraph, options: &Options) -> Schedule {
     let ix = Index::new(graph);
     let chosen = search::choose(&ix, options);
     let order = chosen.order;

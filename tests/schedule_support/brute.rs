@@ -1,6 +1,6 @@
 //! The lowest live peak of a small graph, found by looking at everything.
 
-use tg::schedule::{BufferId, OpId, ScheduleGraph};
+use tg::schedule::{BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph};
 
 /// All orders with all choices of overwrites, bytes counted by lifetimes. Up to 8 ops.
 pub fn by_permutations(graph: &ScheduleGraph) -> u64 {
@@ -147,4 +147,73 @@ fn down_sets(graph: &ScheduleGraph, overwrite: bool) -> (u64, u64) {
         }
     }
     (best[(1 << n) - 1], highest)
+}
+
+/// The lowest peak over all orders, overwrites and choices of copies.
+pub fn by_choices(graph: &ScheduleGraph) -> u64 {
+    let views: usize = graph.viewed().iter().map(|base| base.views.len()).sum();
+    (0u32..1 << views).map(|choice| by_down_sets(&with_copies(graph, choice))).min().unwrap_or(u64::MAX)
+}
+
+/// The graph in which the views of a set are copies. The copies follow the other ops, which is no
+/// legal order: what walks this graph must not rely on the order of ids.
+fn with_copies(graph: &ScheduleGraph, choice: u32) -> ScheduleGraph {
+    let flat: Vec<(BufferId, usize, &CopyableView)> = graph
+        .viewed()
+        .iter()
+        .flat_map(|base| base.views.iter().enumerate().map(move |(k, view)| (base.buffer, k, view)))
+        .collect();
+    let is_copy = |index: usize| choice >> index & 1 == 1;
+    let n = graph.op_count() as u32;
+    let m = graph.buffer_count() as u32;
+    let copies: Vec<usize> = (0..flat.len()).filter(|&i| is_copy(i)).collect();
+    let buffer_of = |index: usize| {
+        BufferId(m + copies.iter().position(|&c| c == index).expect("it is a copy") as u32)
+    };
+    let op_of = |index: usize| OpId(buffer_of(index).0 - m + n);
+    let mut builder = GraphBuilder::new();
+    for b in graph.buffer_ids() {
+        let mut flags = graph.buffer(b).flags;
+        let returned: Vec<usize> =
+            (0..flat.len()).filter(|&i| flat[i].0 == b && flat[i].2.output).collect();
+        if !returned.is_empty() {
+            flags.output = returned.iter().any(|&i| !is_copy(i));
+        }
+        builder.buffer(graph.buffer(b).bytes, flags);
+    }
+    for &i in &copies {
+        builder.buffer(flat[i].2.bytes, BufferFlags { output: flat[i].2.output, ..Default::default() });
+    }
+    for op in graph.ops() {
+        let mut reads = Vec::new();
+        let mut after = graph.after(op).to_vec();
+        let mut pairs = graph.may_overwrite(op).to_vec();
+        for &b in graph.reads(op) {
+            let Some(base) = graph.viewed().iter().find(|v| v.buffer == b) else {
+                reads.push(b);
+                continue;
+            };
+            let through: Vec<usize> =
+                (0..flat.len()).filter(|&i| flat[i].0 == b && flat[i].2.readers.contains(&op)).collect();
+            if base.readers.contains(&op) || through.iter().any(|&i| !is_copy(i)) {
+                reads.push(b);
+            }
+            if through.iter().all(|&i| is_copy(i)) {
+                pairs.extend(base.overwriters.iter().filter(|p| p.0 == op).map(|p| (p.1, b)));
+            }
+            reads.extend(through.into_iter().filter(|&i| is_copy(i)).map(buffer_of));
+        }
+        for &i in &copies {
+            if flat[i].2.waits.contains(&op) {
+                after.push(op_of(i));
+            }
+            let mine = flat[i].2.overwriters.iter().filter(|p| p.0 == op);
+            pairs.extend(mine.map(|p| (p.1, buffer_of(i))));
+        }
+        builder.op(&reads, graph.makes(op), &after, &pairs, graph.workspace(op));
+    }
+    for &i in &copies {
+        builder.op(&[flat[i].0], &[buffer_of(i)], &flat[i].2.after, &[], 0);
+    }
+    builder.finish()
 }

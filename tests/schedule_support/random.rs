@@ -1,6 +1,8 @@
 //! Random schedule graphs.
 
-use tg::schedule::{BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph};
+use tg::schedule::{
+    BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph, ViewedBuffer,
+};
 
 /// SplitMix64.
 pub struct Random(u64);
@@ -100,5 +102,97 @@ pub fn graph(random: &mut Random, shape: Shape) -> ScheduleGraph {
         builder.op(&reads, &makes, &after, &pairs, workspace);
         buffers.extend(fresh);
     }
+    builder.finish()
+}
+
+/// The same with views that may be copied: of inputs and of what ops make, returned, behind
+/// barriers, read beside the base, larger together than the base, overwritten. At most `most` views.
+pub fn graph_with_views(random: &mut Random, shape: Shape, most: usize) -> ScheduleGraph {
+    let plain = graph(random, shape);
+    let mut viewed: Vec<ViewedBuffer> = Vec::new();
+    let mut left = most;
+    for base in plain.buffer_ids() {
+        let bytes = plain.buffer(base).bytes;
+        if left == 0 || plain.buffer(base).flags.persistent || bytes < 512 || random.chance(30) {
+            continue;
+        }
+        let readers: Vec<OpId> = plain.ops().filter(|&op| plain.reads(op).contains(&base)).collect();
+        let is_paired = |op: OpId| plain.may_overwrite(op).iter().any(|&(_, read)| read == base);
+        let mut views: Vec<CopyableView> = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            let units = (bytes / 256) as usize;
+            views.push(CopyableView { bytes: 256 * (1 + random.below(units - 1) as u64), ..Default::default() });
+        }
+        let mut direct = Vec::new();
+        let mut overwriters = Vec::new();
+        for &op in &readers {
+            let through: Vec<usize> = (0..views.len()).filter(|_| random.chance(45)).collect();
+            if is_paired(op) || through.is_empty() || random.chance(15) {
+                direct.push(op);
+                if !is_paired(op) && !through.is_empty() {
+                    let fits = plain.makes(op).iter().filter(|&&m| plain.buffer(m).bytes == bytes);
+                    overwriters.extend(fits.map(|&m| (op, m)));
+                }
+            }
+            if is_paired(op) {
+                continue;
+            }
+            for k in through {
+                views[k].readers.push(op);
+                for &made in plain.makes(op) {
+                    if plain.buffer(made).bytes == views[k].bytes && random.chance(70) {
+                        views[k].overwriters.push((op, made));
+                    }
+                }
+            }
+        }
+        // A returned base is returned through a view, or has none.
+        if plain.buffer(base).flags.output {
+            let k = random.below(views.len());
+            views[k].output = true;
+        }
+        views.retain(|view| view.output || !view.readers.is_empty());
+        let maker = plain.maker(base).map_or(0, |op| op.0 as usize + 1);
+        for view in &mut views {
+            let first = view.readers.first().map_or(plain.op_count(), |op| op.0 as usize);
+            if first > maker && random.chance(25) {
+                view.after.push(OpId((maker + random.below(first - maker)) as u32));
+            }
+            let anchor = view.after.first().map_or(maker, |op| op.0 as usize + 1);
+            if anchor < plain.op_count() && random.chance(25) {
+                let wait = OpId((anchor + random.below(plain.op_count() - anchor)) as u32);
+                if !view.readers.contains(&wait) {
+                    view.waits.push(wait);
+                }
+            }
+        }
+        views.truncate(left);
+        // Readers of views that were cut off read the base.
+        for &op in &readers {
+            if !direct.contains(&op) && !views.iter().any(|view| view.readers.contains(&op)) {
+                direct.push(op);
+            }
+        }
+        direct.sort_unstable();
+        let is_returned = plain.buffer(base).flags.output && !views.iter().any(|view| view.output);
+        if !views.is_empty() && !is_returned {
+            left -= views.len();
+            viewed.push(ViewedBuffer { buffer: base, readers: direct, overwriters, views });
+        }
+    }
+    let mut builder = GraphBuilder::new();
+    for b in plain.buffer_ids() {
+        builder.buffer(plain.buffer(b).bytes, plain.buffer(b).flags);
+    }
+    for op in plain.ops() {
+        builder.op(
+            plain.reads(op),
+            plain.makes(op),
+            plain.after(op),
+            plain.may_overwrite(op),
+            plain.workspace(op),
+        );
+    }
+    viewed.into_iter().for_each(|v| builder.viewed(v));
     builder.finish()
 }

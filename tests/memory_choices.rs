@@ -1,0 +1,391 @@
+//! What the planner decides beside the order: slices that are copied, results that take the place of
+//! an operand, new values of parameters and state that are made in place. Values are those of the
+//! reference interpreter.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use tg::{
+    engine::{CompileOptions, Engine, Source},
+    exec::{
+        Tensor,
+        cpu::{Arena, Executable, ScalarPage, eval},
+    },
+    ir::{DType, Type},
+    lower::{PlanOptions, plan},
+    ops::Op,
+    plan::{CommitReason, Plan, RefusalReason},
+    schedule::OpId,
+};
+
+const KIB: u64 = 1024;
+
+/// Some numbers, the same at every call.
+fn fill(ty: &Type, seed: u64) -> Tensor {
+    let value = |k: u64| {
+        let bits = (k + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(seed as u32 + 7) >> 40;
+        bits as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    let size = ty.dtype().size();
+    let bytes: Vec<u8> = (0..ty.elements() as u64)
+        .flat_map(|k| match ty.dtype() {
+            DType::F32 => value(k).to_le_bytes().to_vec(),
+            // The upper half of an f32.
+            DType::BF16 => value(k).to_le_bytes()[2..].to_vec(),
+            _ => vec![0; size],
+        })
+        .collect();
+    Tensor::from_bytes(ty.clone(), &bytes).expect("the bytes fit")
+}
+
+/// Plans the step `f` of a program and runs it twice, planned and by the reference interpreter.
+/// Outputs and persistent tensors must agree to the bit, and the arena must be used as planned.
+fn planned(text: &str) -> Arc<Plan> {
+    let checked = Engine::new().check(Source::text("test.tg", text), &CompileOptions::default());
+    assert!(checked.is_sound(), "{:?}", checked.diagnostics);
+    let (_, graph) = checked.graphs.iter().find(|(name, _)| &**name == "f").expect("there is a step `f`");
+    let plan = Arc::new(plan(graph, "f", &PlanOptions::default()).expect("it can be planned"));
+    let inputs: Vec<Tensor> =
+        graph.inputs.iter().enumerate().map(|(k, input)| fill(&input.ty, k as u64)).collect();
+    let slots: Vec<Tensor> =
+        graph.slots.iter().enumerate().map(|(k, slot)| fill(&slot.ty, 20 + k as u64)).collect();
+    let page = |step| ScalarPage { values: vec![0.25; graph.scalars.len()], seed: 3, step };
+    let (mut expected, mut actual) = (slots.clone(), slots);
+    let mut executable = Executable::new(Arc::clone(&plan)).expect("it can be prepared");
+    executable.set_poison(true);
+    let mut arena = Arena::new(u64::MAX);
+    for step in 0..2 {
+        let outputs = eval(graph, &mut expected, &inputs, &page(step)).expect("it runs");
+        let run = executable
+            .run(&mut arena, &mut actual, &inputs, &page(step), &AtomicBool::new(false))
+            .expect("it runs");
+        assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes);
+        assert!(outputs == run.outputs, "the outputs of step {step} differ");
+        assert!(expected == actual, "the state after step {step} differs");
+    }
+    plan
+}
+
+/// The bytes of the slices that are copied, in the order of their buffers.
+fn copies(plan: &Plan) -> Vec<u64> {
+    plan.views.iter().filter(|view| view.copy.is_some()).map(|view| view.bytes).collect()
+}
+
+/// What the copies save.
+fn saved(plan: &Plan) -> u64 {
+    plan.arena_bytes_without_copies.map_or(0, |before| before - plan.schedule.arena_bytes)
+}
+
+fn is_optimal(plan: &Plan) -> bool {
+    plan.schedule.lower_bound_bytes == plan.schedule.arena_bytes
+}
+
+/// `h` is large; its sum is needed early and `LATE` of it at the end. In between, three matrices of
+/// its size are alive.
+const LARGE: &str = "
+step f(x: f32[256, 256], z: f32[256, 256]) {
+  let h = x @ x
+  let late = LATE
+  let z1 = z + sum(h)
+  let z2 = z1 @ z1
+  let z3 = z2 @ z1
+  return sum(z3 * z3) + sum(late)
+}";
+
+#[test]
+fn a_small_slice_of_a_large_value_is_copied_when_that_lowers_the_peak() {
+    for (late, bytes) in [
+        ("h[0]", KIB),
+        ("h[3..5]", 2 * KIB),
+        ("h[:, 7]", KIB),
+        ("h[:, 0..2].T", 2 * KIB),
+        ("h[10..20, 2..4]", 256),
+        ("h[0..64][2, 5..10]", 256),
+        ("h.T[4]", KIB),
+        ("reshape(h[1], [16, 16]).T", KIB),
+        ("h[2, 3]", 256),
+    ] {
+        let plan = planned(&LARGE.replace("LATE", late));
+        assert_eq!(copies(&plan), [bytes], "{late}");
+        assert_eq!(saved(&plan), 256 * KIB - bytes, "{late}");
+        assert!(is_optimal(&plan), "{late}");
+    }
+}
+
+#[test]
+fn several_slices_are_copied_if_they_are_smaller_together() {
+    let plan = planned(&LARGE.replace("LATE", "h[0] * h[1] + h[:, 3]"));
+    assert_eq!(copies(&plan), [KIB, KIB, KIB]);
+    assert!(saved(&plan) == 253 * KIB && is_optimal(&plan));
+    // Equal slices are one copy.
+    let plan = planned(&LARGE.replace("LATE", "h[0] * exp(h[0])"));
+    assert_eq!(copies(&plan), [KIB]);
+    // What is needed together is all of it: nothing is gained.
+    let plan = planned(&LARGE.replace("LATE", "h[0..128] * h[128..]"));
+    assert_eq!((copies(&plan), saved(&plan)), (vec![], 0));
+    // A copy would not be smaller.
+    let plan = planned(&LARGE.replace("LATE", "h[0..]"));
+    assert_eq!((copies(&plan), plan.views.len()), (vec![], 0));
+}
+
+#[test]
+fn a_returned_slice_of_a_large_value_is_copied() {
+    let text = "
+step f(x: f32[256, 256], z: f32[256, 256]) {
+  let h = x @ x
+  let z1 = z + sum(h)
+  let z2 = z1 @ z1
+  return sum(z2 @ z1), h[0], h[:, 1]
+}";
+    let plan = planned(text);
+    assert_eq!(copies(&plan), [KIB, KIB]);
+    assert!(saved(&plan) > 250 * KIB && is_optimal(&plan), "{}", saved(&plan));
+    // With the whole of it returned, copies are of no use.
+    let plan = planned(&text.replace("h[0]", "h"));
+    assert_eq!((copies(&plan), plan.views.len()), (vec![], 0));
+}
+
+#[test]
+fn nothing_is_copied_where_it_would_not_lower_the_peak() {
+    // The large value is needed to the end.
+    let text = LARGE.replace("LATE", "h[0]").replace("sum(late)", "sum(late) + sum(h)");
+    assert!(copies(&planned(&text)).is_empty());
+    // A parameter takes no room in the arena.
+    let text = "
+model M() { param w: f32[256, 256] = zeros()  fn forward(x) = x @ w }
+let m = M()
+step f(x: f32[256, 256]) {
+  let y = m(x)
+  return sum(y @ y) + sum(m.w[0])
+}";
+    let plan = planned(text);
+    assert_eq!((copies(&plan), plan.views.len()), (vec![], 0));
+    // An input does.
+    let text = "
+step f(x: f32[256, 256], z: f32[256, 256]) {
+  let z1 = z + sum(x)
+  let z2 = z1 @ z1
+  return sum(z2 @ z1) + sum(x[0])
+}";
+    let plan = planned(text);
+    assert_eq!((copies(&plan), saved(&plan)), (vec![KIB], 255 * KIB));
+}
+
+#[test]
+fn a_slice_keeps_the_bits_of_products() {
+    // Rows keep their stride of one in a copy; a column would get one that it does not have.
+    let text = |late: &str| {
+        LARGE.replace("LATE", late).replace("z: f32[256, 256]", "z: f32[256, 256], q: f32[8, 8]")
+    };
+    assert_eq!(copies(&planned(&text("q @ h[0..8, 0..8]"))).len(), 1);
+    assert_eq!(copies(&planned(&text("h[0..8, 0..8].T @ q"))).len(), 1);
+    let plan = planned(&text("q @ h[0..16:2, 0..16:2]"));
+    assert!(plan.views.iter().all(|view| view.copy.is_none()));
+}
+
+#[test]
+fn copies_are_made_on_their_side_of_a_barrier() {
+    // Before the barrier: it passes the copy, and waits for it.
+    let text = LARGE
+        .replace("LATE", "h[0]")
+        .replace("let z1 = z + sum(h)", "let kept, t = barrier(late, sum(h))\n  let z1 = z + t")
+        .replace("sum(late)", "sum(kept)");
+    let plan = planned(&text);
+    assert_eq!(copies(&plan), [KIB]);
+    let copy = plan.views[0].copy.expect("it is copied");
+    let op = plan.schedule_graph.maker(copy).expect("an op copies it");
+    let at = |op: OpId| plan.schedule.order.iter().position(|&o| o == op);
+    let barriers: Vec<OpId> = plan
+        .schedule_graph
+        .ops()
+        .filter(|o| matches!(plan.graph.node(plan.op_nodes[o.0 as usize]).op(), Op::Barrier(_)))
+        .collect();
+    assert!(barriers.len() == 1 && at(op) < at(barriers[0]));
+    assert!(plan.schedule_graph.after(barriers[0]).contains(&op));
+
+    // Behind it: the copy waits for the barrier too.
+    let text = LARGE
+        .replace("LATE", "behind[0]")
+        .replace("let late", "let behind, t = barrier(h, sum(h))\n  let late")
+        .replace("z + sum(h)", "z + t");
+    let plan = planned(&text);
+    assert_eq!(copies(&plan), [KIB]);
+    let op = plan.schedule_graph.maker(plan.views[0].copy.expect("it is copied")).expect("an op copies it");
+    let waits = plan.schedule_graph.after(op);
+    assert!(waits.iter().any(|o| matches!(plan.kernels[o.0 as usize], tg::plan::Kernel::Nothing)));
+}
+
+#[test]
+fn orders_that_are_asked_for_keep_views() {
+    let checked = Engine::new()
+        .check(Source::text("test.tg", LARGE.replace("LATE", "h[0]")), &CompileOptions::default());
+    for order in [tg::schedule::OrderKind::Source, tg::schedule::OrderKind::Dfs] {
+        let mut options = PlanOptions::default();
+        options.schedule.order = order;
+        let plan = plan(&checked.graphs[0].1, "f", &options).expect("it can be planned");
+        assert!(copies(&plan).is_empty());
+        assert!(plan.schedule.lower_bound_bytes < plan.schedule.live_peak_bytes - 250 * KIB);
+    }
+}
+
+#[test]
+fn a_result_that_overwrites_nothing_has_a_reason() {
+    let text = "
+model M() { param w: f32[64, 64] = zeros()  fn forward(x) = exp(w) @ x }
+let m = M()
+step f(x: f32[64, 64], y: f32[64, 64]) {
+  let a = exp(m(x))
+  let b = tanh(softmax(a) + x)
+  let c = f16(b) @ f16(a)
+  return sum(c), sum(b, axis: 0), a, softmax(y.T)
+}";
+    let plan = planned(text);
+    let refused = plan.refused();
+    let reasons: Vec<RefusalReason> = refused.iter().map(|r| r.reason).collect();
+    for wanted in [RefusalReason::Persistent, RefusalReason::Returned, RefusalReason::Size, RefusalReason::Part] {
+        assert!(reasons.contains(&wanted), "{wanted:?} in {refused:?}");
+    }
+    let graph = &plan.schedule_graph;
+    let position = |op: OpId| plan.schedule.order.iter().position(|&o| o == op);
+    for refusal in &refused {
+        assert!(graph.makes(refusal.op).contains(&refusal.made));
+        assert!(graph.reads(refusal.op).contains(&refusal.operand));
+        assert_eq!(plan.schedule.overwrites[refusal.made.0 as usize], None);
+        if let RefusalReason::ReadLater(reader) = refusal.reason {
+            assert!(graph.reads(reader).contains(&refusal.operand));
+            assert!(position(reader) > position(refusal.op));
+        }
+    }
+}
+
+#[test]
+fn a_later_reader_is_named() {
+    let text = "
+step f(x: f32[64, 64]) {
+  let a = x @ x
+  let b = exp(a) @ a
+  return sum(b)
+}";
+    let plan = planned(text);
+    let later: Vec<&str> = plan
+        .refused()
+        .iter()
+        .filter_map(|r| match r.reason {
+            RefusalReason::ReadLater(op) => Some(plan.graph.node(plan.op_nodes[op.0 as usize]).op().name()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(later, ["matmul"]);
+}
+
+/// A model of one parameter, state of the same shape, and a step with this body.
+fn with_state(body: &str) -> String {
+    format!(
+        "
+model M() {{
+  param p: f32[64, 64] = zeros()
+  state s: f32[64, 64] = zeros()
+  state q: f32[64, 64] = zeros()
+  fn forward(x) {{
+{body}
+  }}
+}}
+let m = M()
+step f(x: f32[64, 64]) {{ return m(x) }}"
+    )
+}
+
+/// The commits that are copies, by the name of the tensor.
+fn commits(plan: &Plan) -> Vec<(&str, CommitReason)> {
+    plan.commits.iter().map(|c| (&*plan.graph.slots[c.slot.0 as usize].name, c.reason)).collect()
+}
+
+#[test]
+fn state_is_made_in_place_when_the_last_read_comes_before_the_write() {
+    let tile = 16 * KIB;
+    for (body, arena) in [
+        // The input only.
+        ("s := s * 0.5 + x\n sum(x)", tile + 256),
+        // Computed before the last read of the old value, written after it.
+        ("let new = s * 0.5 + x\n let y = sum(s)\n s := new\n y", tile + 256),
+        // A part of the old value, read later.
+        ("let old = s[0]\n s := s * 0.5 + x\n sum(old)", tile + 512),
+        ("s := x\n sum(x)", tile + 256),
+        ("s := full([64, 64], 2.0)\n sum(x)", tile + 256),
+        ("s := broadcast(x[0], [64, 64])\n sum(x)", tile + 256),
+        ("s := x\n q := s * 2.0\n sum(s)", tile + 256),
+    ] {
+        let plan = planned(&with_state(body));
+        assert!(plan.commits.is_empty(), "{body}: {:?}", commits(&plan));
+        assert!(plan.schedule.arena_bytes <= arena, "{body}: {}", plan.schedule.arena_bytes);
+    }
+}
+
+#[test]
+fn state_that_cannot_be_made_in_place_is_copied_and_says_why() {
+    let reader = |plan: &Plan, op: OpId| plan.graph.node(plan.op_nodes[op.0 as usize]).op().name();
+    // The old value is read together with the new one.
+    let plan = planned(&with_state("let old = s\n s := exp(s @ x)\n old @ s"));
+    match commits(&plan)[..] {
+        [("m.s", CommitReason::ReadLater(op))] => assert_eq!(reader(&plan, op), "matmul"),
+        ref other => panic!("{other:?}"),
+    }
+    // The copy's buffer counts: the new value, the input or the result beside it.
+    assert!(plan.schedule.arena_bytes >= 2 * 16 * KIB);
+    // The old value is returned with something made of the new one.
+    let plan = planned(&with_state("let old = s\n s := s * 0.5 + x\n old + s"));
+    assert_eq!(commits(&plan).len(), 1);
+    // Two states change places: one of them is copied on the way.
+    let plan = planned(&with_state("let old = s\n s := q\n q := old\n sum(x)"));
+    assert!(matches!(commits(&plan)[..], [(_, CommitReason::ReadLater(_))]), "{:?}", commits(&plan));
+    // Written from a view of itself.
+    for turned in ["s.T", "concat([s[1..], s[..1]])"] {
+        let plan = planned(&with_state(&format!("s := {turned}\n sum(x)")));
+        assert!(matches!(commits(&plan)[..], [("m.s", CommitReason::OutOfStep(_))]), "{:?}", commits(&plan));
+    }
+    // Both states get one value.
+    let plan = planned(&with_state("let new = x * 2.0\n s := new\n q := new\n sum(x)"));
+    assert!(matches!(commits(&plan)[..], [(_, CommitReason::Elsewhere(_))]), "{:?}", commits(&plan));
+}
+
+#[test]
+fn an_update_in_place_waits_for_the_returned_old_value() {
+    let text = |returned: &str| {
+        format!(
+            "
+use optim
+model M() {{ param p: f32[64, 64] = zeros()  fn forward(x) = x @ p }}
+let m = M()
+step f(x: f32[64, 64]) {{
+  let old = m.p
+  let loss = sum(square(m(x)))
+  minimize loss over m with optim.sgd(lr: 0.1, momentum: 0.9)
+  return loss, {returned}
+}}"
+        )
+    };
+    for returned in ["old", "m.p", "sum(old)", "old[0]", "old.T", "old * 2.0", "old - m.p"] {
+        let plan = planned(&text(returned));
+        let expected = usize::from(returned == "old - m.p");
+        assert_eq!(plan.commits.len(), expected, "{returned}: {:?}", plan.commits);
+    }
+}
+
+#[test]
+fn momentum_of_a_narrow_parameter_is_wide_and_in_place() {
+    let text = "
+optimizer wide(lr) {
+  state v = zeros(p.shape)
+  v := 0.9 * v + f32(g)
+  p := bf16(f32(p) - lr * v)
+}
+model M() { param p: bf16[64, 64] = zeros()  fn forward(x) = x @ p }
+let m = M()
+step f(x: bf16[64, 64]) {
+  let loss = sum(square(m(x)))
+  minimize loss over m with wide(lr: 0.1)
+  return loss
+}";
+    let plan = planned(text);
+    assert_eq!(plan.commits.len(), 0);
+    assert_eq!(plan.persistent_bytes, (8 + 16) * KIB);
+}
