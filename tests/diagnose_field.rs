@@ -345,10 +345,11 @@ fn a50_relu_keeps_one_value() {
 fn a52_why_state_cannot_be_updated_in_place() {
     let checked = check("a52_donation");
     let d = find(&checked, "TG0313");
-    assert_eq!(at(&checked, d.primary.span), "net.w := y * 2.0");
-    assert!(places(&checked, d).contains(&"sum(old)".to_owned()), "{:?}", places(&checked, d));
-    assert_eq!(savings(d).saves_bytes(), 4 * MIB);
-    fixed("a52_donation", &[], d);
+    assert_eq!(at(&checked, d.primary.span), "net.w := 0.9 * old + 0.1 * x");
+    assert!(places(&checked, d).iter().any(|p| p.contains("net.w - old")), "{:?}", places(&checked, d));
+    assert!(d.primary.text.contains("f32[1024, 1024], 4.0 MiB"), "{}", d.primary.text);
+    // No change of the text could save it, so none is offered.
+    assert!(d.fixes.is_empty());
 }
 
 #[test]

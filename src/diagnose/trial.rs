@@ -14,7 +14,7 @@ use crate::{
     diagnostic::{Edit, Savings},
     engine::Checked,
     plan::Plan,
-    schedule,
+    schedule::{self, WorstOptions},
 };
 
 /// Nodes that all trials of one program may plan together: what keeps a check of a step of ordinary
@@ -117,7 +117,8 @@ impl<'a> Trials<'a> {
     fn worst(&mut self, plan: &Arc<Plan>) -> u64 {
         let key = Arc::as_ptr(plan) as usize;
         *self.worst.entry(key).or_insert_with(|| {
-            plan.persistent_bytes.saturating_add(schedule::worst_order(&plan.schedule_graph).bytes)
+            let worst = schedule::worst_order(&plan.schedule_graph, &WorstOptions::default());
+            plan.persistent_bytes.saturating_add(worst.bytes)
         })
     }
 }

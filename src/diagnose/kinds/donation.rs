@@ -1,96 +1,53 @@
-//! State that is updated by way of a copy, because its old value is read too late to be written
-//! over.
+//! State that is updated by way of a copy: the new value cannot be made where the old one is, and
+//! takes a buffer of its own.
 
-use super::is_large;
+use super::{is_large, with_peak};
 use crate::{
     codes,
     diagnose::{
+        blame,
         facts::Facts,
-        finding::{Accept, Candidate, Finding},
-        tree::insert,
+        finding::{Accept, Finding},
     },
-    diagnostic::Diagnostic,
-    ir::{NodeId, SlotId, ValueId},
-    ops::Op,
-    plan::{Home, Kernel},
-    report::Bytes,
+    diagnostic::{Diagnostic, Severity},
+    plan::{CommitCopy, CommitReason},
+    schedule::BufferId,
     source::Span,
-    syntax::ast::{StmtId, StmtKind},
 };
 
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
-    let plan = facts.plan;
-    let mut all = Vec::new();
-    for (op, kernel) in plan.schedule_graph.ops().zip(&plan.kernels) {
-        let Kernel::Copy { from, to } = kernel else { continue };
-        let Home::Slot(slot) = facts.home(to.buffer) else { continue };
-        let bytes = facts.bytes(from.buffer);
-        // An input or another parameter has memory of its own: it must be copied.
-        let is_made = matches!(facts.home(from.buffer), Home::Arena);
-        let (Some(value), Some(write)) = (facts.value(from.buffer), facts.op_node(op)) else { continue };
-        if !is_made || !is_large(facts, bytes) {
-            continue;
-        }
-        all.extend(of_commit(facts, slot, value, write.id, bytes));
-    }
-    all
+    facts.plan.commits.iter().filter_map(|commit| of_commit(facts, commit)).collect()
 }
 
-fn of_commit(facts: &Facts<'_>, slot: SlotId, value: ValueId, write: NodeId, bytes: u64) -> Option<Finding> {
-    let graph = &facts.plan.graph;
-    let place = facts.span_of(graph.node(write))?;
-    let maker = graph.producer(value).0.id;
-    let name = facts.slot_name(slot);
-    // Who reads the value that the state had before.
-    let mut late: Vec<NodeId> = Vec::new();
-    for node in graph.nodes() {
-        if matches!(node.op(), Op::Read(read) if read.slot == slot) {
-            late.extend(facts.users(node.result(0)).iter().filter(|&&u| u > maker && u != write));
-        }
-    }
-    late.sort_unstable();
-    late.dedup();
-    let message = format!(
-        "`{name}` cannot be updated in place: the new value, {}, is made elsewhere and copied",
-        Bytes(bytes)
-    );
-    let diagnostic = Diagnostic::warning(codes::COPIED_UPDATE, place, message).label("written here");
-    let mut finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(super::SMALL));
-    let reader = late.first().map(|&n| graph.node(n));
-    let reader_span = reader.and_then(|n| facts.span_of(n))?;
-    finding = finding.label(Some(reader_span), "still reads the old value");
-    finding = finding.candidates(move_behind(facts, place, reader_span));
-    Some(finding)
-}
-
-/// Moves the statement that writes behind the one that reads, or the reading one before it, where
-/// both stand in one block.
-fn move_behind(facts: &Facts<'_>, write: Span, reader: Span) -> Option<Candidate> {
-    let tree = facts.tree;
-    let holds = |s: StmtId, inner: Span| {
-        let span = tree.ast.stmt(s).span;
-        span.file == inner.file && span.start <= inner.start && inner.end <= span.end
-    };
-    let writing = tree
-        .statements(|s| matches!(s, StmtKind::StateWrite { .. }))
-        .into_iter()
-        .find(|&s| holds(s, write))?;
-    let parent = tree.parent(crate::syntax::children::Child::Stmt(writing));
-    let reading = tree
-        .statements(|s| matches!(s, StmtKind::Let { .. }))
-        .into_iter()
-        .find(|&s| holds(s, reader) && tree.parent(crate::syntax::children::Child::Stmt(s)) == parent)?;
-    let (first, second) = (tree.ast.stmt(writing).span, tree.ast.stmt(reading).span);
-    if second.start < first.end {
+fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
+    // Only what takes part in the peak is worth a word.
+    let buffer: BufferId =
+        facts.at_peak.iter().copied().find(|&b| facts.value(b) == Some(facts.base(commit.value)))?;
+    if facts.is_persistent(buffer) || !is_large(facts, facts.bytes(buffer)) {
         return None;
     }
-    let text = tree.text(first).to_owned();
-    let indent = line_indent(tree.text(Span { start: 0, end: second.start, ..second }));
-    let edits = vec![tree.remove_statement(writing), insert(second, second.end, format!("\n{indent}{text}"))];
-    Some(Candidate::new(format!("write it after `{}`", tree.text(second).lines().next().unwrap_or_default()), edits))
-}
-
-fn line_indent(before: &str) -> &str {
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    if line.trim().is_empty() { line } else { "" }
+    let write = facts.op_node(commit.op)?;
+    let place = facts.span_of(write).filter(|s| s.file == facts.tree.ast.file)?;
+    let name = facts.slot_name(commit.slot);
+    let span_of = |op| facts.op_node(op).and_then(|n| facts.span_of(facts.forward_of(n)));
+    let (why, label): (String, (Option<Span>, &str)) = match commit.reason {
+        CommitReason::ReadLater(op) => (
+            "its old value is read when the new one is there already".into(),
+            (span_of(op), "reads the old value, and needs the new one first"),
+        ),
+        CommitReason::OutOfStep(op) => (
+            "elements of the old value are read after others have been written".into(),
+            (span_of(op), "reads them in another order than it writes"),
+        ),
+        CommitReason::Returned => ("the step returns this value, and writes another one later".into(), (None, "")),
+        CommitReason::Elsewhere(slot) => {
+            (format!("the value is that of `{}`, and two cannot share memory", facts.slot_name(slot)), (None, ""))
+        }
+        CommitReason::Order => ("no order of the step has all readers of the old value first".into(), (None, "")),
+    };
+    let message = format!("`{name}` is not updated in place: {why}");
+    let diagnostic = Diagnostic::new(Severity::Note, codes::COPIED_UPDATE, place, message)
+        .label(format!("the new value takes room of its own: {}", blame::size(facts, buffer)));
+    let finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::Always);
+    Some(with_peak(facts, finding.label(label.0, label.1)))
 }
