@@ -83,7 +83,7 @@ fn a_dry_run_shows_a_diff_and_writes_nothing() {
     folder.put("a.tg", &example("TG0302"));
     let dry = folder.tg(&["fix", "--dry-run", "a.tg"]);
     assert_eq!(dry.status.code(), Some(0));
-    let expected = "--- a.tg\n+++ a.tg\n@@ -13,5 +13,5 @@\n   let y = tanh(h)\n   let loss = sum(tanh(y @ net.b))\n   minimize loss over net with optim.sgd(lr: 0.1)\n-  return loss, first\n+  return loss, copy(first)\n }\n";
+    let expected = "--- a.tg\n+++ a.tg\n@@ -10,7 +10,7 @@\n \n step train(x: f32[1024, 256]) {\n   let h = x @ net.a\n-  let first = h[:, 0..1]\n+  let first = copy(h[:, 0..1])\n   let y = tanh(h)\n   let loss = sum(tanh(y @ net.b) * sigmoid(first @ net.row))\n   minimize loss over net with optim.sgd(lr: 0.1)\n";
     assert_eq!(out(&dry), expected);
     assert_eq!(folder.text("a.tg"), example("TG0302"));
 }

@@ -55,6 +55,8 @@ pub struct Found {
 
 /// A figure that falls by less than this share of it stays as it is.
 const NOTABLE: f64 = 0.01;
+/// By which share a peak may rise where the worst order falls.
+const SAME: f64 = 0.001;
 /// Per cent of more work that nobody will notice.
 const CHEAP: f64 = 5.0;
 /// Findings that are still without an effect one by one, and may help two by two.
@@ -199,7 +201,8 @@ fn helpful(
         let (Some(before), Some(after)) = (trials.plan(step).cloned(), outcome.plans.get(step)) else { continue };
         let (before, after) = (before.peak_bytes(), after.peak_bytes());
         let peak_falls = after < before && share(before, after) >= least;
-        if !peak_falls && (!worst_counts || after > before) {
+        let rises = after.saturating_sub(before) as f64 > SAME * before as f64;
+        if !peak_falls && (!worst_counts || rises) {
             continue;
         }
         let Some(savings) = trials.savings(&outcome, step) else { continue };

@@ -24,7 +24,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
     for &buffer in &facts.at_peak {
         let is_idle = facts.last_reader(buffer).is_none_or(|op| facts.position(op) < facts.peak);
-        if facts.is_output(buffer) && is_idle && is_large(facts, facts.bytes(buffer)) {
+        // What a view keeps may be read in part only.
+        let is_viewed = facts.plan.graph.outputs.iter().all(|o| Some(o.value) != facts.value(buffer));
+        if facts.is_output(buffer) && (is_idle || is_viewed) && is_large(facts, facts.bytes(buffer)) {
             all.extend(of_buffer(facts, buffer));
         }
     }
@@ -65,6 +67,11 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             .label(format!("returned here: keeps {bytes}"));
         let mut finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::PeakFalls(super::SMALL));
         let wrap = |k: usize| expr_of(k).map(|e| facts.tree.wrap(e, "copy(", ")"));
+        let at_slices: Vec<Edit> = super::view::slices(facts, base)
+            .into_iter()
+            .filter_map(|span| facts.tree.expr_at(span))
+            .flat_map(|e| facts.tree.wrap(e, "copy(", ")"))
+            .collect();
         // What keeps the whole base must be copied whole.
         let mut together: Vec<Edit> = Vec::new();
         let mut texts = String::new();
@@ -82,7 +89,9 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             2 | 3 => format!("return copies: {texts}"),
             n => format!("return copies of the {n} views"),
         };
-        finding = finding.candidate(Candidate::new(title, together));
+        finding = finding
+            .candidate(Candidate::new(title, together))
+            .candidate(Candidate::new("copy where the view is taken", at_slices));
         finding.label(born, format!("the base of the view: {}", blame::size(facts, buffer)))
     } else {
         let message = format!("{name} is kept {when} to the end of the step only to be returned");

@@ -100,7 +100,7 @@ fn touched(access: &Access) -> u64 {
 }
 
 /// Where the program takes slices of a value in its forward pass.
-fn slices(facts: &Facts<'_>, base: ValueId) -> Vec<Span> {
+pub(super) fn slices(facts: &Facts<'_>, base: ValueId) -> Vec<Span> {
     let graph = &facts.plan.graph;
     let mut spans: Vec<Span> = Vec::new();
     for &user in facts.users(base) {
