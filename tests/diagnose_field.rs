@@ -89,7 +89,7 @@ fn a1_regions_of_one_layer_free_nothing() {
     }
     // With many rows it is activations, and the regions add one: f32[35072, 256].
     let many = check_set("a01_single_layers", &[("ROWS", "35072")]);
-    assert!(savings(find(&many, "TG0315")).saves_bytes() >= 35072 * 256 * 4 - 4096);
+    assert!(savings(find(&many, "TG0315")).saves_bytes() >= 35072 * 256 * 4 - 256 * 256 * 4);
     let few = check_set("a01_single_layers", &[("ROWS", "137")]);
     let s = savings(find(&few, "TG0314"));
     assert!(s.saves_bytes() * 100 < s.peak_before);
@@ -105,7 +105,7 @@ fn a2_one_region_around_everything_moves_the_peak() {
     // The fix: a region for each block instead.
     assert!(savings(d).peak_after * 5 < savings(d).peak_before * 3, "{:?}", savings(d));
     let after = fixed("a02_one_region", &[], d);
-    assert_eq!(after.plans[0].graph.regions.len(), 16);
+    assert_eq!(after.graphs[0].1.regions.len(), 16);
 }
 
 #[test]
@@ -114,7 +114,11 @@ fn a2_a_low_peak_because_nothing_was_computed() {
     let d = find(&checked, "TG0341");
     assert!(d.message.contains("net.body.w"), "{}", d.message);
     let expected = "the peak of `train`, ";
-    assert!(d.notes.iter().any(|n| n.starts_with(expected) && n.contains("without their gradients")), "{:?}", d.notes);
+    assert!(
+        d.notes.iter().any(|n| n.starts_with(expected) && n.contains("without their gradients")),
+        "{:?}",
+        d.notes
+    );
     assert!(places(&checked, d).iter().any(|p| p.contains("stop_grad")), "{:?}", places(&checked, d));
 }
 
@@ -149,7 +153,8 @@ fn most_alive(plan: &tg::plan::Plan, kind: BufferKind) -> u64 {
                     alive.insert(made.0);
                 }
                 let of_kind = alive.iter().filter(|b| plan.buffers[**b as usize].kind == kind);
-                most = most.max(of_kind.map(|b| plan.schedule_graph.buffer(tg::schedule::BufferId(*b)).bytes).sum());
+                most = most
+                    .max(of_kind.map(|b| plan.schedule_graph.buffer(tg::schedule::BufferId(*b)).bytes).sum());
             }
             Instruction::Free(buffer) => {
                 alive.remove(&buffer.0);
@@ -266,7 +271,8 @@ fn a17_reading_before_an_update_costs_no_copy() {
 
 #[test]
 fn a21_less_memory_is_never_promised_and_not_kept() {
-    for name in ["a01_single_layers", "a02_one_region", "a09_masks", "a13_merged", "a40_logged", "a44_casts"] {
+    for name in ["a01_single_layers", "a02_one_region", "a09_masks", "a13_merged", "a40_logged", "a44_casts"]
+    {
         let checked = check(name);
         for d in checked.diagnostics.iter().filter(|d| d.savings().is_some()) {
             fixed(name, &[], d);
@@ -365,7 +371,10 @@ fn a54_every_figure_says_of_which_step_and_when() {
         let checked = check(name);
         for d in checked.diagnostics.iter().filter(|d| d.savings().is_some()) {
             let note = d.notes.iter().find(|n| n.starts_with("the peak of `train`, "));
-            assert!(note.is_some_and(|n| n.contains("is at op ") && n.ends_with("in the planned order")), "{d:?}");
+            assert!(
+                note.is_some_and(|n| n.contains("is at op ") && n.ends_with("in the planned order")),
+                "{d:?}"
+            );
         }
     }
 }

@@ -30,7 +30,15 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
         failed |= match source::read(path) {
             Ok(source) => {
                 let checked = engine.check(source, &options);
-                show(&name, &checked.diagnostics, &checked.sources, &checked.plans, checked.hidden, args, output)
+                show(
+                    &name,
+                    &checked.diagnostics,
+                    &checked.sources,
+                    &checked.plans,
+                    checked.hidden,
+                    args,
+                    output,
+                )
             }
             Err(error) => show(&name, error.diagnostics(), error.sources(), &[], 0, args, output),
         };

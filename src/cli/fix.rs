@@ -48,18 +48,31 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     // The text itself goes to standard output for a program from standard input.
     let mut said = String::new();
     for title in &applied {
-        said.push_str(&format!("{}: {}\n", output.err_style.paint(Part::Strong, "fixed"), report::visible::line(title, 400)));
+        said.push_str(&format!(
+            "{}: {}\n",
+            output.err_style.paint(Part::Strong, "fixed"),
+            report::visible::line(title, 400)
+        ));
     }
     for plan in &last.plans {
         let step = report::visible::line(&plan.name, 80);
-        said.push_str(&format!("  step {step}: peak {} ({} bytes)\n", Bytes(plan.peak_bytes()), plan.peak_bytes()));
+        said.push_str(&format!(
+            "  step {step}: peak {} ({} bytes)\n",
+            Bytes(plan.peak_bytes()),
+            plan.peak_bytes()
+        ));
     }
     output.err(&said);
     if last.is_sound() { Exit::Success } else { Exit::Errors }
 }
 
 /// The text after all changes that help, what was done, and what is known of the program then.
-fn improve(engine: &Engine, source: &Source, options: &CompileOptions, first: Checked) -> (String, Vec<String>, Checked) {
+fn improve(
+    engine: &Engine,
+    source: &Source,
+    options: &CompileOptions,
+    first: Checked,
+) -> (String, Vec<String>, Checked) {
     let mut text = source.text.to_string();
     let mut checked = first;
     let mut applied = Vec::new();
@@ -68,7 +81,11 @@ fn improve(engine: &Engine, source: &Source, options: &CompileOptions, first: Ch
         let Some(next) = diagnose::apply(&text, &fix.edits) else { break };
         let again = engine.check(Source { text: next.as_str().into(), ..source.clone() }, options);
         // A fix was planned before it was offered; should it not keep its promise, it is not made.
-        let kept = again.plans.iter().zip(&checked.plans).all(|(now, before)| now.peak_bytes() <= before.peak_bytes());
+        let kept = again
+            .plans
+            .iter()
+            .zip(&checked.plans)
+            .all(|(now, before)| now.peak_bytes() <= before.peak_bytes());
         if !kept || again.plans.len() != checked.plans.len() {
             break;
         }
@@ -104,6 +121,5 @@ fn write(path: &Path, before: &str, after: &str) -> Result<(), Error> {
     if now != before.as_bytes() {
         return Err(fault(format!("`{name}` changed while fixes were looked for: nothing was written")));
     }
-    write_atomically(path, |file| file.write_all(after.as_bytes()))
-        .map_err(|error| fault(error.to_string()))
+    write_atomically(path, |file| file.write_all(after.as_bytes())).map_err(|error| fault(error.to_string()))
 }

@@ -233,7 +233,10 @@ pub fn peak_label(facts: &Facts<'_>) -> Option<Label> {
 pub fn peak_note(facts: &Facts<'_>) -> String {
     let (at, all) = (facts.peak + 1, facts.plan.schedule.order.len());
     let name = &facts.plan.name;
-    format!("the peak of `{name}`, {}, is at op {at} of {all} in the planned order", Bytes(facts.peak_bytes()))
+    format!(
+        "the peak of `{name}`, {}, is at op {at} of {all} in the planned order",
+        Bytes(facts.peak_bytes())
+    )
 }
 
 /// Adds a label for each line of the library on the way to the places of a finding.

@@ -43,8 +43,11 @@ impl<'a> Facts<'a> {
             .buffer_ids()
             .map(|id| {
                 let flags = schedule.buffer(id).flags;
-                (flags.persistent || flags.input)
-                    .then_some(if flags.persistent || flags.output { (0, end) } else { (0, 0) })
+                (flags.persistent || flags.input).then_some(if flags.persistent || flags.output {
+                    (0, end)
+                } else {
+                    (0, 0)
+                })
             })
             .collect();
         let mut last_readers = vec![None; schedule.buffer_count()];

@@ -115,7 +115,8 @@ pub fn diagnose(
 /// The graph that a plan was made from: that of its step with the same inputs.
 fn graph_of(checked: &Checked, k: usize, plan: &Arc<Plan>) -> Option<Arc<Graph>> {
     let is_it = |name: &Arc<str>, graph: &Graph| *name == plan.name && graph.inputs == plan.graph.inputs;
-    let nth = checked.plans.iter().take(k).filter(|p| is_it(&p.name, &p.graph)).filter(|p| p.name == plan.name);
+    let nth =
+        checked.plans.iter().take(k).filter(|p| is_it(&p.name, &p.graph)).filter(|p| p.name == plan.name);
     let nth = nth.filter(|p| p.graph.inputs == plan.graph.inputs).count();
     let mut graphs = checked.graphs.iter().filter(|(name, graph)| is_it(name, graph));
     graphs.nth(nth).map(|(_, graph)| Arc::clone(graph))
@@ -198,7 +199,9 @@ fn helpful(
     let mut found: Vec<(Fix, Savings)> = Vec::new();
     for candidate in candidates {
         let Some(outcome) = trials.run(&candidate.edits, step) else { continue };
-        let (Some(before), Some(after)) = (trials.plan(step).cloned(), outcome.plans.get(step)) else { continue };
+        let (Some(before), Some(after)) = (trials.plan(step).cloned(), outcome.plans.get(step)) else {
+            continue;
+        };
         let (before, after) = (before.peak_bytes(), after.peak_bytes());
         let peak_falls = after < before && share(before, after) >= least;
         let rises = after.saturating_sub(before) as f64 > SAME * before as f64;

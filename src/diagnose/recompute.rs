@@ -30,7 +30,10 @@ pub fn cheap(tree: &Tree<'_>, span: Span) -> Vec<Candidate> {
         && !is_step(tree, expr)
         && let Some(edits) = tree.wrap_body(decl, CHEAP, " >")
     {
-        all.push(Candidate::new(format!("put the body of `{}` into a `{}… >`", decl.name.name, CHEAP), edits));
+        all.push(Candidate::new(
+            format!("put the body of `{}` into a `{}… >`", decl.name.name, CHEAP),
+            edits,
+        ));
     }
     all
 }
@@ -56,7 +59,10 @@ pub fn behind_argument(tree: &Tree<'_>, span: Span) -> Option<Candidate> {
     let tail = tree.text(Span { start: argument.end, ..span });
     let region = format!("{PLAIN}{head}input{tail} >");
     let text = format!("{{ let input = {}; {region} }}", tree.text(argument));
-    Some(Candidate::new("draw them again in the backward pass", vec![Edit { span: Span { start, end, ..span }, text }]))
+    Some(Candidate::new(
+        "draw them again in the backward pass",
+        vec![Edit { span: Span { start, end, ..span }, text }],
+    ))
 }
 
 /// Plain regions that cut a whole step into parts: around the body of each loop that carries a
@@ -101,7 +107,11 @@ fn is_region(tree: &Tree<'_>, expr: ExprId) -> bool {
 fn is_graph_value(tree: &Tree<'_>, expr: ExprId) -> bool {
     !matches!(
         tree.ast.expr(expr).kind,
-        ExprKind::List(_) | ExprKind::Tuple(_) | ExprKind::Block(_) | ExprKind::If { .. } | ExprKind::Checkpoint { .. }
+        ExprKind::List(_)
+            | ExprKind::Tuple(_)
+            | ExprKind::Block(_)
+            | ExprKind::If { .. }
+            | ExprKind::Checkpoint { .. }
     )
 }
 

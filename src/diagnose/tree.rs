@@ -134,7 +134,10 @@ impl<'a> Tree<'a> {
             _ => ("", ""),
         };
         let span = self.ast.expr(expr).span;
-        vec![insert(span, span.start, format!("{open}{before}")), insert(span, span.end, format!("{after}{close}"))]
+        vec![
+            insert(span, span.start, format!("{open}{before}")),
+            insert(span, span.end, format!("{after}{close}")),
+        ]
     }
 
     /// Puts the body of a function into one region.

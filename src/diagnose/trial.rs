@@ -46,7 +46,12 @@ pub struct Outcome {
 }
 
 impl<'a> Trials<'a> {
-    pub fn new(checked: &Checked, text: &'a str, recompile: Recompile<'a>, cancel: &'a AtomicBool) -> Trials<'a> {
+    pub fn new(
+        checked: &Checked,
+        text: &'a str,
+        recompile: Recompile<'a>,
+        cancel: &'a AtomicBool,
+    ) -> Trials<'a> {
         let nodes: usize = checked.plans.iter().map(|p| p.graph.len()).sum();
         Trials {
             text,

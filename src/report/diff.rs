@@ -26,7 +26,11 @@ pub fn unified(name: &str, old: &str, new: &str, style: Style) -> String {
         let before = lines.get(..start).unwrap_or_default();
         let hunk = lines.get(start..end).unwrap_or_default();
         let count = |all: &[Line<'_>], old: bool| {
-            all.iter().filter(|l| matches!((l, old), (Line::Both(_), _) | (Line::Old(_), true) | (Line::New(_), false))).count()
+            all.iter()
+                .filter(|l| {
+                    matches!((l, old), (Line::Both(_), _) | (Line::Old(_), true) | (Line::New(_), false))
+                })
+                .count()
         };
         out.push_str(&format!(
             "@@ -{},{} +{},{} @@\n",
@@ -145,7 +149,10 @@ mod tests {
         let new = old.replacen("2\n", "", 1).replacen("25\n", "25\nnew\n", 1);
         let text = unified("x.tg", &old, &new, Style::PLAIN);
         assert_eq!(text.matches("@@ -").count(), 2, "{text}");
-        assert!(text.contains("@@ -1,6 +1,5 @@\n 0\n 1\n-2\n 3\n") && text.contains(" 25\n+new\n 26\n"), "{text}");
+        assert!(
+            text.contains("@@ -1,6 +1,5 @@\n 0\n 1\n-2\n 3\n") && text.contains(" 25\n+new\n 26\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! of the command line.
 
 pub mod bytes;
-mod excerpt;
 pub mod diff;
+mod excerpt;
 pub mod explain;
 pub mod human;
 pub mod json;

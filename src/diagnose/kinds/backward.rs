@@ -113,7 +113,8 @@ fn is_cheap(maker: Node<'_>) -> bool {
 fn input_is_kept(facts: &Facts<'_>, maker: Node<'_>, made: BufferId) -> bool {
     let bytes = facts.bytes(made);
     let inputs: Vec<ValueId> = maker.args().iter().map(|&a| facts.base(a)).collect();
-    facts.at_peak.iter().any(|&b| {
-        b != made && facts.bytes(b) >= bytes && facts.value(b).is_some_and(|v| inputs.contains(&v))
-    })
+    facts
+        .at_peak
+        .iter()
+        .any(|&b| b != made && facts.bytes(b) >= bytes && facts.value(b).is_some_and(|v| inputs.contains(&v)))
 }

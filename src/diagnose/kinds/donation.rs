@@ -39,11 +39,16 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
             "elements of the old value are read after others have been written".into(),
             (span_of(op), "reads them in another order than it writes"),
         ),
-        CommitReason::Returned => ("the step returns this value, and writes another one later".into(), (None, "")),
-        CommitReason::Elsewhere(slot) => {
-            (format!("the value is that of `{}`, and two cannot share memory", facts.slot_name(slot)), (None, ""))
+        CommitReason::Returned => {
+            ("the step returns this value, and writes another one later".into(), (None, ""))
         }
-        CommitReason::Order => ("no order of the step has all readers of the old value first".into(), (None, "")),
+        CommitReason::Elsewhere(slot) => (
+            format!("the value is that of `{}`, and two cannot share memory", facts.slot_name(slot)),
+            (None, ""),
+        ),
+        CommitReason::Order => {
+            ("no order of the step has all readers of the old value first".into(), (None, ""))
+        }
     };
     let message = format!("`{name}` is not updated in place: {why}");
     let diagnostic = Diagnostic::new(Severity::Note, codes::COPIED_UPDATE, place, message)

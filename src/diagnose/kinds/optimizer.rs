@@ -50,16 +50,20 @@ fn of_gradients(facts: &Facts<'_>) -> Option<Finding> {
         slots.len(),
         Bytes(bytes)
     );
-    let update_stmt = facts.tree.statements(|s| matches!(s, StmtKind::Update { .. })).into_iter().find(|&s| {
-        let span = facts.tree.ast.stmt(s).span;
-        span.file == place.file && span.start <= place.start && place.end <= span.end
-    })?;
+    let update_stmt =
+        facts.tree.statements(|s| matches!(s, StmtKind::Update { .. })).into_iter().find(|&s| {
+            let span = facts.tree.ast.stmt(s).span;
+            span.file == place.file && span.start <= place.start && place.end <= span.end
+        })?;
     let StmtKind::Update { grads, .. } = facts.tree.ast.stmt(update_stmt).kind else { return None };
     let grads_span = facts.tree.ast.expr(grads).span;
     let diagnostic = Diagnostic::new(Severity::Note, codes::ALL_GRADIENTS, grads_span, message)
         .label("needs all of them first");
     let mut finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(0.05));
-    finding.diagnostic.notes.push("a norm over all gradients cannot be known before the last of them is there".into());
+    finding
+        .diagnostic
+        .notes
+        .push("a norm over all gradients cannot be known before the last of them is there".into());
     if let Some((inner, what)) = argument(facts.tree, grads) {
         let text = facts.tree.text(inner).to_owned();
         let candidate = Candidate::new(

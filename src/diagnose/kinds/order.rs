@@ -64,20 +64,20 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             ),
             _ => continue,
         };
-        let others: Vec<&str> = options
-            .iter()
-            .filter(|a| !std::ptr::eq(*a, bind))
-            .map(|a| text_of(tree, a))
-            .collect();
+        let others: Vec<&str> =
+            options.iter().filter(|a| !std::ptr::eq(*a, bind)).map(|a| text_of(tree, a)).collect();
         let options_text = if others.is_empty() { String::new() } else { format!("({})", others.join(", ")) };
         let head = span.start + "checkpoint".len() as u32;
         let edit = Edit {
             span: crate::source::Span { start: head, end: body.span.start, ..span },
             text: format!("{options_text} < "),
         };
-        let finding =
-            Finding::new(Diagnostic::warning(code, at, message).label(label), facts.peak_bytes() / 2, Accept::AnyFalls(SHARE))
-                .candidate(Candidate::new("leave `bind` out: the default, `all`, holds all of it", vec![edit]));
+        let finding = Finding::new(
+            Diagnostic::warning(code, at, message).label(label),
+            facts.peak_bytes() / 2,
+            Accept::AnyFalls(SHARE),
+        )
+        .candidate(Candidate::new("leave `bind` out: the default, `all`, holds all of it", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all
@@ -128,7 +128,9 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             Diagnostic::warning(codes::BARRIER_WITHOUT_GRADIENT, whole, message)
                 .label("holds the input only")
                 .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here"))
-                .help(format!("hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`")),
+                .help(format!(
+                    "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`"
+                )),
             facts.peak_bytes() / 2,
             Accept::Always,
         )
@@ -141,7 +143,8 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
 /// The last `let` of a name before an expression, in the blocks around it.
 fn binding_of(tree: &Tree<'_>, at: ExprId, name: &str) -> Option<crate::syntax::ast::StmtId> {
     let start = tree.ast.expr(at).span.start;
-    let lets = tree.statements(|s| matches!(s, StmtKind::Let { names, .. } if names.iter().any(|n| &*n.name == name)));
+    let lets = tree
+        .statements(|s| matches!(s, StmtKind::Let { names, .. } if names.iter().any(|n| &*n.name == name)));
     lets.into_iter().rev().find(|&s| tree.ast.stmt(s).span.end <= start)
 }
 
@@ -185,7 +188,10 @@ fn barriers(facts: &Facts<'_>, taken: &[crate::source::Span]) -> Vec<Finding> {
         }
         let texts: Vec<&str> = operands.iter().map(|&o| tree.text(tree.ast.expr(o).span)).collect();
         let is_simple = operands.first().is_some_and(|&o| {
-            matches!(tree.ast.expr(o).kind, ExprKind::Name(_) | ExprKind::Call { .. } | ExprKind::Field(..) | ExprKind::Index(..))
+            matches!(
+                tree.ast.expr(o).kind,
+                ExprKind::Name(_) | ExprKind::Call { .. } | ExprKind::Field(..) | ExprKind::Index(..)
+            )
         });
         let text = match texts.as_slice() {
             [one] if is_simple => (*one).to_owned(),
@@ -196,7 +202,8 @@ fn barriers(facts: &Facts<'_>, taken: &[crate::source::Span]) -> Vec<Finding> {
         let single = operands.len() == 1 && !is_list && widest(facts, span) == 1;
         let held = facts.peak_bytes() / 4;
         let finding = if single {
-            let message = "this barrier orders nothing: what uses its result waits for its only operand anyway";
+            let message =
+                "this barrier orders nothing: what uses its result waits for its only operand anyway";
             let diagnostic = Diagnostic::warning(codes::USELESS_BARRIER, span, message)
                 .label("one value goes in, the same comes out");
             let mut finding = Finding::new(diagnostic, held, Accept::Useless { raises: None });

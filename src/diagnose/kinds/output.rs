@@ -6,13 +6,13 @@ use std::fmt::Write;
 use super::{is_large, with_peak};
 use crate::{
     codes,
-    diagnostic::{Diagnostic, Edit},
     diagnose::{
         blame,
         facts::Facts,
         finding::{Accept, Candidate, Finding},
         tree::Tree,
     },
+    diagnostic::{Diagnostic, Edit},
     ir::ValueId,
     report::Bytes,
     schedule::BufferId,
@@ -36,8 +36,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
 fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
     let base = facts.value(buffer)?;
     let graph = &facts.plan.graph;
-    let held: Vec<usize> =
-        (0..graph.outputs.len()).filter(|&k| graph.outputs.get(k).is_some_and(|o| facts.base(o.value) == base)).collect();
+    let held: Vec<usize> = (0..graph.outputs.len())
+        .filter(|&k| graph.outputs.get(k).is_some_and(|o| facts.base(o.value) == base))
+        .collect();
     let first = graph.outputs.get(*held.first()?)?;
     let place = facts.user_span(first.origin)?;
     let returned = returned(facts.tree, place, graph.outputs.len());
@@ -109,14 +110,18 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             .map(|e| format!("`{}`", facts.tree.text(facts.tree.ast.expr(e).span)))
             .collect();
         let edits = leave_out(facts.tree, returned, &held);
-        finding = finding.candidate(Candidate::new(format!("do not return {}", names.join(", ")), edits).by_hand());
+        finding =
+            finding.candidate(Candidate::new(format!("do not return {}", names.join(", ")), edits).by_hand());
     }
     Some(with_peak(facts, finding))
 }
 
 /// The expressions that a step returns, one for each output, where each gives one tensor.
 fn returned(tree: &Tree<'_>, place: Span, outputs: usize) -> Option<Vec<ExprId>> {
-    let stmt = tree.statements(|s| matches!(s, StmtKind::Return(_))).into_iter().find(|&s| tree.ast.stmt(s).span == place);
+    let stmt = tree
+        .statements(|s| matches!(s, StmtKind::Return(_)))
+        .into_iter()
+        .find(|&s| tree.ast.stmt(s).span == place);
     let mut values = match stmt.map(|s| &tree.ast.stmt(s).kind) {
         Some(StmtKind::Return(values)) => values.clone(),
         _ => vec![tree.expr_at(place)?],

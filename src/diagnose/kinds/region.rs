@@ -31,7 +31,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
         let diagnostic = Diagnostic::new(Severity::Note, codes::STATE_IN_REGION, place, message)
             .label("written once per step");
         let region = written.regions.get(region.0 as usize).and_then(|r| facts.user_span(r.origin));
-        all.push(Finding::new(diagnostic, 0, Accept::Always).label(region, "computed again in the backward pass"));
+        all.push(
+            Finding::new(diagnostic, 0, Accept::Always).label(region, "computed again in the backward pass"),
+        );
     }
     all
 }

@@ -27,7 +27,8 @@ pub fn of_script(tree: &Tree<'_>, plans: &[Arc<Plan>]) -> Vec<Finding> {
         }
         let results = results_of_steps(tree, body, plans);
         for &inner in &body.stmts {
-            let StmtKind::Assign { targets, op: Some(BinaryOp::Add), value } = &tree.ast.stmt(inner).kind else {
+            let StmtKind::Assign { targets, op: Some(BinaryOp::Add), value } = &tree.ast.stmt(inner).kind
+            else {
                 continue;
             };
             let (ExprKind::List(items), [target]) = (&tree.ast.expr(*value).kind, targets.as_slice()) else {
@@ -44,7 +45,10 @@ pub fn of_script(tree: &Tree<'_>, plans: &[Arc<Plan>]) -> Vec<Finding> {
                 );
                 let diagnostic = Diagnostic::warning(codes::KEPT_BY_SCRIPT, span, message)
                     .label(format!("{what}, kept as long as `{list}` lives"))
-                    .secondary(tree.ast.stmt(stmt).span.to(tree.ast.stmt(stmt).span), "in every pass of this loop")
+                    .secondary(
+                        tree.ast.stmt(stmt).span.to(tree.ast.stmt(stmt).span),
+                        "in every pass of this loop",
+                    )
                     .help(format!("keep a number of it, `float(mean({text}))`, or save it to a file"));
                 all.push(Finding::new(first_line_only(tree, diagnostic, stmt), bytes, Accept::Always));
             }
@@ -54,7 +58,11 @@ pub fn of_script(tree: &Tree<'_>, plans: &[Arc<Plan>]) -> Vec<Finding> {
 }
 
 /// The label of a loop is at its first line.
-fn first_line_only(tree: &Tree<'_>, mut diagnostic: Diagnostic, stmt: crate::syntax::ast::StmtId) -> Diagnostic {
+fn first_line_only(
+    tree: &Tree<'_>,
+    mut diagnostic: Diagnostic,
+    stmt: crate::syntax::ast::StmtId,
+) -> Diagnostic {
     let span = tree.ast.stmt(stmt).span;
     let line = tree.text(span).lines().next().unwrap_or_default().trim_end_matches(['{', ' ']).len() as u32;
     if let Some(label) = diagnostic.secondary.last_mut() {

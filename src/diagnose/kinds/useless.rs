@@ -38,7 +38,8 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
     for expr in tree.expressions(|e| matches!(e, ExprKind::Checkpoint { .. })) {
         let span = tree.ast.expr(expr).span;
         let ExprKind::Checkpoint { body, .. } = &tree.ast.expr(expr).kind else { continue };
-        let mut here = written.regions.iter().filter(|r| written.origins.get(r.origin).span == span).peekable();
+        let mut here =
+            written.regions.iter().filter(|r| written.origins.get(r.origin).span == span).peekable();
         if here.peek().is_none() {
             continue;
         }
@@ -58,9 +59,8 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             codes::REGION_RAISES_PEAK,
             "this region raises the peak: what it keeps takes more than what it frees".to_owned(),
         );
-        let diagnostic = Diagnostic::warning(code, span, message)
-            .label("computed twice, to no avail")
-            .note(alive(facts));
+        let diagnostic =
+            Diagnostic::warning(code, span, message).label("computed twice, to no avail").note(alive(facts));
         let mut finding =
             Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
                 .candidate(remove.clone());
@@ -69,10 +69,8 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             for one in recompute::of_loops(tree) {
                 let mut edits = remove.edits.clone();
                 edits.extend(one.edits);
-                finding = finding.candidate(Candidate::new(
-                    "make each pass of the loop a region instead",
-                    edits,
-                ));
+                finding =
+                    finding.candidate(Candidate::new("make each pass of the loop a region instead", edits));
             }
         }
         all.push(with_peak(facts, finding));
@@ -111,7 +109,8 @@ fn releases(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         let span = tree.ast.stmt(stmt).span;
-        let message = "this `release` changes nothing: neither the peak nor the worst legal order is lower with it";
+        let message =
+            "this `release` changes nothing: neither the peak nor the worst legal order is lower with it";
         let diagnostic = Diagnostic::new(Severity::Note, codes::USELESS_RELEASE, span, message)
             .label("frees nothing earlier");
         let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];
@@ -128,8 +127,10 @@ fn runs_here(facts: &Facts<'_>, stmt: crate::syntax::ast::StmtId) -> bool {
     let Some(decl) = facts.tree.function_of(Child::Stmt(stmt)) else { return false };
     let body = decl.body.span;
     facts.written.nodes().any(|n| {
-        facts.written.origins.chain(n.origin()).any(|o| {
-            o.span.file == body.file && body.start <= o.span.start && o.span.end <= body.end
-        })
+        facts
+            .written
+            .origins
+            .chain(n.origin())
+            .any(|o| o.span.file == body.file && body.start <= o.span.start && o.span.end <= body.end)
     })
 }

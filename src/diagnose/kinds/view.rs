@@ -51,13 +51,10 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
     let first = *slices.first()?;
     let name = blame::name(facts, buffer);
     let blame = blame::blame(facts, buffer);
-    let message = format!(
-        "a view of {} keeps all of {name}, {}, alive at the peak",
-        Bytes(needed),
-        Bytes(bytes)
-    );
-    let diagnostic = Diagnostic::warning(codes::KEPT_BY_VIEW, first, message)
-        .label("only this part is used later");
+    let message =
+        format!("a view of {} keeps all of {name}, {}, alive at the peak", Bytes(needed), Bytes(bytes));
+    let diagnostic =
+        Diagnostic::warning(codes::KEPT_BY_VIEW, first, message).label("only this part is used later");
     let mut finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(super::SMALL))
         .label(blame.born, format!("the whole is made here: {}", blame::size(facts, buffer)))
         .label(blame.kept, blame.why(facts));
