@@ -79,7 +79,11 @@ impl Finding {
             let text = text.into();
             let all = std::iter::once(&mut d.primary).chain(&mut d.secondary);
             match all.into_iter().find(|l| l.span == span) {
-                Some(label) => label.text = format!("{}; {text}", label.text),
+                // Beside another text there is room for the main thing only.
+                Some(label) => {
+                    let short = text.split(':').next().unwrap_or_default();
+                    label.text = format!("{}; {short}", label.text);
+                }
                 None => d.secondary.push(crate::diagnostic::Label { span, text }),
             }
         }

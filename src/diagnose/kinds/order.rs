@@ -96,7 +96,7 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
     for call in tree.expressions(|e| matches!(e, ExprKind::Call { .. })) {
         let ExprKind::Call { callee, args } = &tree.ast.expr(call).kind else { continue };
-        let &[_, ref x, ref g] = args.as_slice() else { continue };
+        let [_, x, g] = args.as_slice() else { continue };
         if tree.text(tree.ast.expr(*callee).span) != "pullback" || !is_in_step(facts, call) {
             continue;
         }
