@@ -67,7 +67,40 @@ codes! {
     MODEL = "TG0237", "a model used in a way it is not made for";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
 
-    // Memory.
+    // Memory: what keeps it.
+    KEPT_BY_OUTPUT = "TG0301", "a value is kept to the end of the step only to be returned";
+    KEPT_BY_RETURNED_VIEW = "TG0302", "a returned view keeps the whole of what it is a view of";
+    KEPT_BY_VIEW = "TG0303", "a small view keeps a large value alive";
+    KEPT_MASK = "TG0304", "random numbers are kept for the backward pass";
+    KEPT_TWICE = "TG0305", "the input and the output of a cheap function are both kept";
+    KEPT_UPCAST = "TG0306", "a wider copy is kept for the backward pass";
+    KEPT_CAST = "TG0307", "a cast of parameters is kept from the forward to the backward pass";
+    ALL_GRADIENTS = "TG0308", "every gradient is alive until the update";
+    ALL_UPDATES = "TG0309", "a barrier that keeps one value for each parameter alive at once";
+    UNTIED_RECOMPUTE = "TG0310", "a recompute that is not tied to the gradient";
+    DEFERRED_GRADIENTS = "TG0311", "weight gradients that may be deferred";
+    BARRIER_WITHOUT_GRADIENT = "TG0312", "a barrier that leaves out the incoming gradient";
+    COPIED_UPDATE = "TG0313", "state that cannot be updated in place";
+
+    // Memory: what buys nothing.
+    USELESS_REGION = "TG0314", "a region that frees nothing";
+    REGION_RAISES_PEAK = "TG0315", "a region that raises the peak";
+    WHOLE_MODEL_REGION = "TG0316", "a region around the whole model";
+    USELESS_BARRIER = "TG0317", "a barrier that orders nothing";
+    USELESS_RELEASE = "TG0318", "a release without effect";
+    KEPT_BY_SCRIPT = "TG0319", "a list of the script that keeps a tensor of every pass";
+    STATE_IN_REGION = "TG0320", "state that is written inside a region";
+    BARRIER_RAISES_PEAK = "TG0321", "a barrier that raises the peak";
+
+    // Memory: flat groups, ranks and collectives.
+    PADDING = "TG0330", "a flat group that is mostly padding";
+    FROZEN_IN_GROUP = "TG0331", "a frozen parameter in the flat group of trained ones";
+    MIXED_DTYPES = "TG0332", "parameters of different dtypes in one flat group";
+    BUCKET_ACROSS_COLLECTIVE = "TG0333", "a bucket that is kept across its collective";
+    VIEW_OF_GATHERED = "TG0334", "a view of a gathered unit that outlives its use";
+    GATHERED_AHEAD = "TG0335", "units that are gathered long before their use";
+
+    // Memory: contracts.
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
     NOT_PLANNED = "TG0342", "a contract of a step that is not planned";

@@ -26,18 +26,41 @@ pub struct Edit {
     pub text: String,
 }
 
-/// A change that was tried before it is offered.
+/// A change that is offered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fix {
     pub title: String,
     pub edits: Vec<Edit>,
+    /// What the change does to memory, found by planning the changed program. `None` for changes
+    /// that are not about memory.
+    pub savings: Option<Savings>,
+    /// The program computes the same results after it: `tg fix` applies no others.
+    pub keeps_results: bool,
 }
 
-/// Peak before and after a re-planned fix, in bytes.
+/// Peak and worst legal order of a step before and after a fix, in bytes. All four were planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Saving {
+pub struct Savings {
     pub peak_before: u64,
     pub peak_after: u64,
+    /// What no legal order exceeds.
+    pub worst_before: u64,
+    pub worst_after: u64,
+    /// Floating-point operations of the step.
+    pub work_before: u64,
+    pub work_after: u64,
+}
+
+impl Savings {
+    /// By how much the peak falls.
+    pub fn saves_bytes(&self) -> u64 {
+        self.peak_before.saturating_sub(self.peak_after)
+    }
+
+    /// How much more work the step is, in per cent of what it was.
+    pub fn more_work(&self) -> f64 {
+        (self.work_after as f64 - self.work_before as f64) / (self.work_before as f64).max(1.0) * 100.0
+    }
 }
 
 /// A stable identifier, `TG0203`. Ranges: 01xx syntax, 02xx names, types and shapes,
@@ -56,8 +79,8 @@ pub struct Diagnostic {
     pub secondary: Vec<Label>,
     pub notes: Vec<String>,
     pub help: Vec<String>,
+    /// The best one first. They are alternatives: each was tried by itself.
     pub fixes: Vec<Fix>,
-    pub saving: Option<Saving>,
 }
 
 impl Diagnostic {
@@ -79,7 +102,6 @@ impl Diagnostic {
             notes: Vec::new(),
             help: Vec::new(),
             fixes: Vec::new(),
-            saving: None,
         }
     }
 
@@ -105,8 +127,13 @@ impl Diagnostic {
     }
 
     pub fn fix(mut self, title: impl Into<String>, edits: Vec<Edit>) -> Self {
-        self.fixes.push(Fix { title: title.into(), edits });
+        self.fixes.push(Fix { title: title.into(), edits, savings: None, keeps_results: true });
         self
+    }
+
+    /// What the best of the fixes saves.
+    pub fn savings(&self) -> Option<Savings> {
+        self.fixes.iter().find_map(|f| f.savings)
     }
 
     pub fn is_error(&self) -> bool {

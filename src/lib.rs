@@ -42,6 +42,7 @@ pub mod check;
 #[doc(hidden)]
 pub mod cli;
 pub mod codes;
+pub mod diagnose;
 pub mod diagnostic;
 pub mod engine;
 pub mod exec;

@@ -51,7 +51,9 @@ fn every_code_has_a_page_and_every_page_a_code() {
 fn codes_of(program: &str) -> Vec<&'static str> {
     let engine = Engine::new();
     let source = Source::text("page.tg", program);
-    let checked = engine.check(source.clone(), &CompileOptions::default());
+    let memory = tg::diagnose::Options { fixes: true, all: true, library_frames: false };
+    let options = CompileOptions { memory: Some(memory), ..CompileOptions::default() };
+    let checked = engine.check(source.clone(), &options);
     let mut codes: Vec<&str> = checked.diagnostics.iter().map(|d| d.code.0).collect();
     if checked.is_sound() {
         let mut session = engine.compile(source).unwrap().session().unwrap();
@@ -82,7 +84,10 @@ fn pages_show_what_they_say() {
             }
         }
         if let Some(right) = right {
-            let codes = codes_of(right);
+            // Small programs on other subjects may hold regions that are too small to help.
+            let is_memory = |c: &str| c.starts_with("TG03");
+            let mut codes = codes_of(right);
+            codes.retain(|c| is_memory(code) || !is_memory(c));
             if !codes.is_empty() {
                 wrong_pages.push(format!("{code}: the second program gives {codes:?}"));
             }

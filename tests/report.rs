@@ -7,7 +7,7 @@
 use std::{fs, path::Path};
 
 use tg::{
-    diagnostic::{Code, Diagnostic, Edit, Saving, Severity},
+    diagnostic::{Code, Diagnostic, Edit, Savings, Severity},
     engine::{CompileOptions, Engine, Source},
     report::{self, Format, Style},
     source::{FileId, SourceMap, Span},
@@ -96,7 +96,14 @@ fn a_fix_that_was_planned_again() {
         .label("returned here: keeps all 50.0 MiB of `x`")
         .secondary(find(&s, f, "x[0..1]"), "a view of `x` (f32[2], 50.0 MiB)")
         .fix("return a copy", vec![Edit { span: q, text: "copy(q)".into() }]);
-    d.saving = Some(Saving { peak_before: 244_108_493, peak_after: 198_285_722 });
+    d.fixes[0].savings = Some(Savings {
+        peak_before: 244_108_493,
+        peak_after: 198_285_722,
+        worst_before: 300_000_000,
+        worst_after: 300_000_000,
+        work_before: 1_000_000,
+        work_after: 1_010_000,
+    });
     snapshot("fix.txt", &human(&d, &s));
     snapshot("fix.json", &report::diagnostic(&d, &s, Format::Json, Style::PLAIN));
 }

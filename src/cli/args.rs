@@ -37,6 +37,8 @@ pub enum Command {
     Run(Run),
     /// Report what is wrong with programs, without running them.
     Check(Check),
+    /// Apply the changes that lower the memory of a program and keep its results.
+    Fix(Fix),
     /// Show the memory of each step: the peak, its bound, what is alive and what keeps it.
     Plan(Plan),
     /// Print the intermediate representation of the steps.
@@ -111,6 +113,23 @@ pub struct Check {
     /// Fail on these, too.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub deny: Option<Deny>,
+    /// Show everything that is found about memory, not only the worst.
+    #[arg(long)]
+    pub all: bool,
+    /// Show the lines of the library on the way to a buffer, too.
+    #[arg(long)]
+    pub library_frames: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Fix {
+    /// The program. It is replaced as a whole, or not at all.
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub compile: Compile,
+    /// Show the changes, and write nothing.
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +144,9 @@ pub struct Plan {
     /// With `--json`: the whole graph and the whole plan, for programs that check them.
     #[arg(long, requires = "json", conflicts_with = "why")]
     pub full: bool,
+    /// With `--json`: leave out fixes that would have to be planned again.
+    #[arg(long)]
+    pub no_fixes: bool,
     /// Only this step.
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,
@@ -311,7 +333,7 @@ mod tests {
 
     #[test]
     fn later_commands_are_not_offered() {
-        for name in ["fix", "fmt", "lsp", "bench", "doc", "hlo"] {
+        for name in ["fmt", "lsp", "bench", "doc", "hlo"] {
             assert!(Cli::try_parse_from(["tg", name, "x"]).is_err());
         }
     }

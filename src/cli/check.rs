@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Exit, args, output::Output, source};
 use crate::{
+    diagnose,
     diagnostic::{Diagnostic, Severity},
     engine::{CompileOptions, Engine, Planning},
     plan::Plan,
@@ -16,7 +17,9 @@ use crate::{
 pub fn run(args: &args::Check, output: &mut Output) -> Exit {
     let engine = Engine::new();
     let planning = if args.no_fixes { Planning::Quick } else { Planning::Proved };
-    let options = CompileOptions { planning, ..args.compile.options() };
+    let memory =
+        diagnose::Options { fixes: !args.no_fixes, all: args.all, library_frames: args.library_frames };
+    let options = CompileOptions { planning, memory: Some(memory), ..args.compile.options() };
     let format = Format::from(args.message_format);
     let mut failed = false;
     for (k, path) in args.files.iter().enumerate() {
@@ -26,24 +29,21 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
         let name = path.display().to_string();
         failed |= match source::read(path) {
             Ok(source) => {
-                let mut checked = engine.check(source, &options);
-                if args.no_fixes {
-                    leave_out_fixes(&mut checked.diagnostics);
-                }
-                show(&name, &checked.diagnostics, &checked.sources, &checked.plans, args, output)
+                let checked = engine.check(source, &options);
+                show(
+                    &name,
+                    &checked.diagnostics,
+                    &checked.sources,
+                    &checked.plans,
+                    checked.hidden,
+                    args,
+                    output,
+                )
             }
-            Err(error) => show(&name, error.diagnostics(), error.sources(), &[], args, output),
+            Err(error) => show(&name, error.diagnostics(), error.sources(), &[], 0, args, output),
         };
     }
     if failed { Exit::Errors } else { Exit::Success }
-}
-
-/// Fixes whose saving is known from planning again are the slow part of a check.
-fn leave_out_fixes(diagnostics: &mut [Diagnostic]) {
-    for diagnostic in diagnostics.iter_mut().filter(|d| d.saving.is_some()) {
-        diagnostic.fixes.clear();
-        diagnostic.saving = None;
-    }
 }
 
 /// Writes what there is to say of one file; whether that makes the command fail.
@@ -52,6 +52,7 @@ fn show(
     all: &[Diagnostic],
     sources: &SourceMap,
     plans: &[Arc<Plan>],
+    hidden: usize,
     args: &args::Check,
     output: &mut Output,
 ) -> bool {
@@ -65,6 +66,10 @@ fn show(
     if format == Format::Human {
         if !all.is_empty() {
             text.push('\n');
+        }
+        if hidden > 0 {
+            let s = if hidden == 1 { "" } else { "s" };
+            text.push_str(&format!("{hidden} more finding{s} about memory: `tg check --all` shows all\n"));
         }
         text.push_str(&verdict(name, all, plans, failed, output));
     }

@@ -10,6 +10,7 @@ mod budget;
 mod check;
 mod devices;
 mod explain;
+mod fix;
 pub(crate) mod interrupt;
 mod ir;
 pub(crate) mod output;
@@ -79,6 +80,7 @@ pub fn main() -> ExitCode {
     let exit = match &cli.command {
         Some(Command::Run(args)) => run::run(args, &mut output),
         Some(Command::Check(args)) => check::run(args, &mut output),
+        Some(Command::Fix(args)) => fix::run(args, &mut output),
         Some(Command::Plan(args)) => plan::run(args, &mut output),
         Some(Command::Ir(args)) => ir::run(args, &mut output),
         Some(Command::Repl(args)) => crate::repl::run(args.file.as_deref(), &mut output),

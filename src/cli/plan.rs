@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{Exit, args, budget, output::Output, run, source, why};
 use crate::{
-    codes,
+    codes, diagnose,
     diagnostic::{Diagnostic, Error},
-    engine::{Checked, Engine},
+    engine::{Checked, CompileOptions, Engine},
     lower::{self, PlanOptions},
     plan::Plan,
     report,
@@ -20,7 +20,12 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         return budget::run(args, output);
     }
     let checked = match source::read(&args.file) {
-        Ok(source) => Engine::new().check(source, &args.compile.options()),
+        Ok(source) => {
+            // People who ask for a plan want to see that; what to change is the business of `check`.
+            let memory = diagnose::Options { fixes: !args.no_fixes, ..Default::default() };
+            let options = CompileOptions { memory: args.json.then_some(memory), ..args.compile.options() };
+            Engine::new().check(source, &options)
+        }
         Err(error) => return run::fail(&error, output),
     };
     let plans = match plans(args, &checked) {

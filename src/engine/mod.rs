@@ -36,7 +36,7 @@ pub use crate::ops::HostOp;
 pub use crate::schedule::OrderKind;
 use crate::{
     check::{self, Evaluator, Mode, Settings},
-    codes,
+    codes, diagnose,
     diagnostic::{Diagnostic, Error, Severity},
     guard,
     source::{FileId, SourceMap, Span},
@@ -127,6 +127,9 @@ pub struct CompileOptions {
     /// Which order of its steps to plan and run. Results are the same bits; `ensure peak` is judged
     /// for the best one only.
     pub order: OrderKind,
+    /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
+    /// no advice.
+    pub memory: Option<diagnose::Options>,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -204,6 +207,38 @@ impl Engine {
 
     /// Judges a program. Unlike [`Engine::compile`] it never fails: whatever was found is there.
     pub fn check(&self, source: Source, options: &CompileOptions) -> Checked {
+        let mut checked = self.judge(source.clone(), options);
+        if let Some(memory) = &options.memory {
+            self.look_at_memory(&mut checked, &source, options, memory);
+        }
+        let ast = Arc::clone(&checked.ast);
+        allow::filter(&ast, &mut checked.diagnostics);
+        checked.diagnostics.sort_by_key(|d| (d.primary.span.file, d.primary.span.start, d.severity));
+        checked
+    }
+
+    /// Adds what the memory of the steps has to be told about.
+    fn look_at_memory(
+        &self,
+        checked: &mut Checked,
+        source: &Source,
+        options: &CompileOptions,
+        memory: &diagnose::Options,
+    ) {
+        let is_planned = checked.diagnostics.iter().all(|d| !d.is_error() || d.code == codes::OVER_PEAK);
+        if !is_planned || checked.plans.is_empty() {
+            return;
+        }
+        let again = CompileOptions { planning: Planning::Quick, memory: None, ..options.clone() };
+        let recompile = |text: String| self.judge(Source { text: text.into(), ..source.clone() }, &again);
+        diagnose::note_on_low_peak(checked);
+        let found = diagnose::diagnose(checked, &source.text, memory, &recompile, &options.cancel);
+        checked.diagnostics.extend(found.diagnostics);
+        checked.hidden = found.hidden;
+    }
+
+    /// Types, plans and contracts of a program.
+    fn judge(&self, source: Source, options: &CompileOptions) -> Checked {
         let settings = self.settings(&source.directory, options);
         let (base, file, ast, mut diagnostics) = parse(&source);
         diagnostics.extend(self.host_names(file));
@@ -215,6 +250,7 @@ impl Engine {
             graphs: Vec::new(),
             written: Vec::new(),
             ast: Arc::clone(&ast),
+            hidden: 0,
             base: base.clone(),
             directory: source.directory,
             cache: Arc::clone(&settings.plans),
@@ -245,8 +281,6 @@ impl Engine {
             let message = "the compilation was stopped";
             diagnostics = vec![Diagnostic::error(codes::CANCELLED, Span::new(file, 0..0), message)];
         }
-        allow::filter(&ast, &mut diagnostics);
-        diagnostics.sort_by_key(|d| (d.primary.span.file, d.primary.span.start, d.severity));
         checked.diagnostics = diagnostics;
         checked
     }

@@ -29,6 +29,8 @@ pub struct Checked {
     pub written: Vec<Written>,
     /// The tree of the program itself.
     pub ast: Arc<Ast>,
+    /// Findings about memory that are not among the diagnostics, because worse ones are.
+    pub hidden: usize,
     /// The texts before modules were loaded.
     pub(super) base: SourceMap,
     pub(super) directory: PathBuf,

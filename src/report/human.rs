@@ -16,12 +16,16 @@ use super::{
     visible,
 };
 use crate::{
-    diagnostic::{Diagnostic, Fix, Label, Severity},
+    diagnostic::{Diagnostic, Fix, Label, Savings, Severity},
     source::{FileId, SourceFile, SourceMap},
 };
 
 /// Longer messages, labels and notes are cut.
 const TEXT_LIMIT: usize = 1000;
+/// Columns for notes and help: 80 less the margin.
+const FOOTER_WIDTH: usize = 74;
+/// Columns for the message.
+const MESSAGE_WIDTH: usize = 78;
 /// These two stand around a file number where ariadne writes a place; `visible` keeps them out of
 /// source text.
 const PLACE_START: char = '\u{e000}';
@@ -31,7 +35,14 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Str
     let part = part_of(diagnostic.severity);
     let head = format!("{}[{}]", severity_name(diagnostic.severity), diagnostic.code.0);
     let message = visible::line(&diagnostic.message, TEXT_LIMIT);
-    let mut out = format!("{}{} {}\n", style.paint(part, &head), style.paint(Part::Strong, ":"), message);
+    // The first line has the head before it; others are set in under it.
+    let mut lines = wrap(&format!("{head}: {message}"), MESSAGE_WIDTH).into_iter();
+    let first = lines.next().unwrap_or_default();
+    let first = first.strip_prefix(&head).and_then(|rest| rest.strip_prefix(':')).unwrap_or(&first);
+    let mut out = format!("{}{}{first}\n", style.paint(part, &head), style.paint(Part::Strong, ":"));
+    for line in lines {
+        out.push_str(&format!("  {line}\n"));
+    }
     let files = group(diagnostic, sources, style);
     let frame = if files.is_empty() { None } else { draw(diagnostic.severity, &files, style) };
     match frame {
@@ -228,8 +239,9 @@ fn with_place(line: &str, files: &[Group<'_>], sources: &SourceMap) -> String {
 fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |kind: &str, text: &str| {
-        for (i, line) in text.lines().enumerate() {
-            let line = visible::line(line, TEXT_LIMIT);
+        let lines_of_it = text.lines().map(|line| visible::line(line, TEXT_LIMIT).into_owned());
+        let wrapped = lines_of_it.flat_map(|line| wrap(&line, FOOTER_WIDTH - kind.len() - 2));
+        for (i, line) in wrapped.enumerate() {
             lines.push(match i {
                 0 => format!("{} {line}", style.paint(Part::Footer, &format!("{kind}:"))),
                 _ => format!("{:1$} {line}", "", kind.len() + 1),
@@ -243,17 +255,42 @@ fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<Str
         add("help", text);
     }
     for fix in &diagnostic.fixes {
-        add("help", &fix_text(fix, diagnostic, sources));
+        add("help", &fix_text(fix, sources));
+    }
+    lines
+}
+
+/// Breaks a line between words, so that it fits in `width` columns where its words do.
+fn wrap(line: &str, width: usize) -> Vec<String> {
+    use unicode_width::UnicodeWidthStr;
+    let mut lines = vec![String::new()];
+    let mut used = 0;
+    for word in line.split(' ') {
+        let columns = word.width();
+        match lines.last_mut() {
+            Some(last) if last.is_empty() || used + 1 + columns <= width => {
+                if !last.is_empty() {
+                    last.push(' ');
+                    used += 1;
+                }
+                last.push_str(word);
+                used += columns;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = columns;
+            }
+        }
     }
     lines
 }
 
 /// A fix in words: its title, what it writes if that is short, and what it was found to save.
-fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
     let mut text = fix.title.clone();
     if let [edit] = fix.edits.as_slice()
         && !edit.text.contains('\n')
-        && !edit.text.trim().is_empty()
+        && edit.text.contains(char::is_alphanumeric)
         && !text.contains(edit.text.trim())
     {
         let old = sources.text(edit.span);
@@ -263,12 +300,36 @@ fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
             text.push_str(&format!(", `{}`", edit.text.trim()));
         }
     }
-    if let Some(saving) = diagnostic.saving {
-        text.push_str(&format!(
-            ": the peak falls from {} to {} (re-planned)",
-            Bytes(saving.peak_before),
-            Bytes(saving.peak_after)
-        ));
+    if let Some(savings) = &fix.savings {
+        text.push_str(": ");
+        text.push_str(&savings_text(savings));
+    }
+    if !fix.keeps_results {
+        text.push_str("; this changes what the program computes");
+    }
+    text
+}
+
+/// Which of the two figures falls, and from where to where; what it costs.
+fn savings_text(savings: &Savings) -> String {
+    let Savings { peak_before, peak_after, worst_before, worst_after, .. } = *savings;
+    let change = |before: u64, after: u64| {
+        let (from, to) = (Bytes(before).to_string(), Bytes(after).to_string());
+        let (from, to) = if from == to { (format!("{before} B"), format!("{after} B")) } else { (from, to) };
+        match after.cmp(&before) {
+            std::cmp::Ordering::Less => format!("falls from {from} to {to}"),
+            std::cmp::Ordering::Equal => format!("stays at {}", Bytes(after)),
+            std::cmp::Ordering::Greater => format!("rises from {from} to {to}"),
+        }
+    };
+    let peak = change(peak_before, peak_after);
+    let worst = change(worst_before, worst_after);
+    let mut text = format!("the peak {peak}, that of the worst legal order {worst} (re-planned)");
+    let more = savings.more_work();
+    if more >= 0.05 {
+        text.push_str(&format!(", for {more:.1} % more work"));
+    } else if more <= -0.05 {
+        text.push_str(&format!(", with {:.1} % less work", -more));
     }
     text
 }

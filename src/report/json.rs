@@ -3,11 +3,11 @@
 //! Lines and columns count from 1, columns in characters; ends are exclusive. `labels` starts with
 //! the primary one. Names are stable; more may be added.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{has_place, severity_name};
 use crate::{
-    diagnostic::{Diagnostic, Edit, Fix, Label},
+    diagnostic::{Diagnostic, Edit, Fix, Label, Savings},
     source::{SourceMap, Span},
 };
 
@@ -33,11 +33,19 @@ pub fn value(diagnostic: &Diagnostic, sources: &SourceMap) -> Value {
     object.insert("notes".into(), diagnostic.notes.clone().into());
     object.insert("help".into(), diagnostic.help.clone().into());
     object.insert("fixes".into(), diagnostic.fixes.iter().map(|f| fix(f, sources)).collect());
-    let saving = diagnostic.saving;
-    object.insert("saves_bytes".into(), saving.map(|s| s.peak_before.saturating_sub(s.peak_after)).into());
-    object.insert("peak_before".into(), saving.map(|s| s.peak_before).into());
-    object.insert("peak_after".into(), saving.map(|s| s.peak_after).into());
+    savings(&mut object, diagnostic.savings());
     Value::Object(object)
+}
+
+/// Of the best fix, or of one fix; `null` throughout where nothing was planned.
+fn savings(object: &mut Map<String, Value>, savings: Option<Savings>) {
+    object.insert("saves_bytes".into(), savings.map(|s| s.saves_bytes()).into());
+    object.insert("peak_before".into(), savings.map(|s| s.peak_before).into());
+    object.insert("peak_after".into(), savings.map(|s| s.peak_after).into());
+    object.insert("worst_before".into(), savings.map(|s| s.worst_before).into());
+    object.insert("worst_after".into(), savings.map(|s| s.worst_after).into());
+    object.insert("work_before".into(), savings.map(|s| s.work_before).into());
+    object.insert("work_after".into(), savings.map(|s| s.work_after).into());
 }
 
 fn label(label: &Label, primary: bool, sources: &SourceMap) -> Value {
@@ -50,7 +58,12 @@ fn label(label: &Label, primary: bool, sources: &SourceMap) -> Value {
 
 fn fix(fix: &Fix, sources: &SourceMap) -> Value {
     let edits: Vec<Value> = fix.edits.iter().map(|e| edit(e, sources)).collect();
-    json!({ "title": fix.title, "edits": edits })
+    let mut object = Map::new();
+    object.insert("title".into(), fix.title.as_str().into());
+    object.insert("keeps_results".into(), fix.keeps_results.into());
+    object.insert("edits".into(), edits.into());
+    savings(&mut object, fix.savings);
+    Value::Object(object)
 }
 
 fn edit(edit: &Edit, sources: &SourceMap) -> Value {

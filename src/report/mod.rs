@@ -5,6 +5,7 @@
 
 pub mod budget;
 pub mod bytes;
+pub mod diff;
 mod excerpt;
 pub mod explain;
 pub mod human;

@@ -6,7 +6,7 @@
 
 pub mod ast;
 mod builder;
-mod children;
+pub mod children;
 mod errors;
 mod foreign;
 mod layout;

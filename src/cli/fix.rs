@@ -1,0 +1,125 @@
+//! `tg fix`: applies the changes that lower the memory of a program.
+//!
+//! One change is made at a time, the best of those that keep the results and raise no figure; then
+//! everything is planned again, since what is left to save depends on it. What is written has been
+//! checked as it stands.
+
+use std::path::Path;
+
+use super::{Exit, args, output::Output, run, source};
+use crate::{
+    codes, diagnose,
+    diagnostic::{Diagnostic, Error, Fix},
+    engine::{Checked, CompileOptions, Engine, Source},
+    report::{self, Bytes, diff, style::Part},
+    script::write_atomically,
+    source::Span,
+};
+
+/// More rounds than any program needs: each one lowers a figure or takes a construct away.
+const ROUNDS: usize = 16;
+
+pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
+    let source = match source::read(&args.file) {
+        Ok(source) => source,
+        Err(error) => return run::fail(&error, output),
+    };
+    let memory = diagnose::Options { fixes: true, all: true, ..Default::default() };
+    let options = CompileOptions { memory: Some(memory), ..args.compile.options() };
+    let engine = Engine::new();
+    let first = engine.check(source.clone(), &options);
+    if first.diagnostics.iter().any(|d| d.is_error() && d.code != codes::OVER_PEAK) {
+        run::show(&first.diagnostics, &first.sources, output);
+        return Exit::Errors;
+    }
+    let (text, applied, last) = improve(&engine, &source, &options, first);
+    let name = report::visible::line(&source.name, 200).into_owned();
+    if applied.is_empty() {
+        output.out(&format!("nothing to fix: {name}\n"));
+        return if last.is_sound() { Exit::Success } else { Exit::Errors };
+    }
+    if args.dry_run {
+        output.out(&diff::unified(&source.name, &source.text, &text, output.out_style));
+    } else if args.file == Path::new("-") {
+        output.out(&text);
+    } else if let Err(error) = write(&args.file, &source.text, &text) {
+        return run::fail(&error, output);
+    }
+    // The text itself goes to standard output for a program from standard input.
+    let mut said = String::new();
+    for title in &applied {
+        said.push_str(&format!(
+            "{}: {}\n",
+            output.err_style.paint(Part::Strong, "fixed"),
+            report::visible::line(title, 400)
+        ));
+    }
+    for plan in &last.plans {
+        let step = report::visible::line(&plan.name, 80);
+        said.push_str(&format!(
+            "  step {step}: peak {} ({} bytes)\n",
+            Bytes(plan.peak_bytes()),
+            plan.peak_bytes()
+        ));
+    }
+    output.err(&said);
+    if last.is_sound() { Exit::Success } else { Exit::Errors }
+}
+
+/// The text after all changes that help, what was done, and what is known of the program then.
+fn improve(
+    engine: &Engine,
+    source: &Source,
+    options: &CompileOptions,
+    first: Checked,
+) -> (String, Vec<String>, Checked) {
+    let mut text = source.text.to_string();
+    let mut checked = first;
+    let mut applied = Vec::new();
+    for _ in 0..ROUNDS {
+        let Some(fix) = best(&checked.diagnostics) else { break };
+        let Some(next) = diagnose::apply(&text, &fix.edits) else { break };
+        let again = engine.check(Source { text: next.as_str().into(), ..source.clone() }, options);
+        // A fix was planned before it was offered; should it not keep its promise, it is not made.
+        let kept = again
+            .plans
+            .iter()
+            .zip(&checked.plans)
+            .all(|(now, before)| now.peak_bytes() <= before.peak_bytes());
+        if !kept || again.plans.len() != checked.plans.len() {
+            break;
+        }
+        applied.push(fix.title.clone());
+        text = next;
+        checked = again;
+    }
+    (text, applied, checked)
+}
+
+/// The fix with the lowest peak after it, of those that `tg fix` may make.
+fn best(diagnostics: &[Diagnostic]) -> Option<Fix> {
+    let fixes = diagnostics.iter().flat_map(|d| &d.fixes).filter(|f| f.keeps_results);
+    let ranked = fixes.filter_map(|f| {
+        let s = f.savings?;
+        let is_no_worse = s.peak_after <= s.peak_before && s.worst_after <= s.worst_before;
+        let gains = s.saves_bytes();
+        let worst = s.worst_before - s.worst_after.min(s.worst_before);
+        // A lower peak is worth a higher worst case; nothing else is.
+        (is_no_worse || gains > 0).then_some(((gains, worst), f))
+    });
+    ranked.max_by_key(|(key, _)| *key).map(|(_, f)| f.clone())
+}
+
+/// Replaces a file whose text is still the one that was read.
+fn write(path: &Path, before: &str, after: &str) -> Result<(), Error> {
+    let fault = |message: String| {
+        let diagnostic = Diagnostic::error(codes::FILE, Span::default(), message);
+        Error::new(vec![diagnostic], std::sync::Arc::new(crate::source::SourceMap::new()))
+    };
+    let name = path.display();
+    let now = std::fs::read(path).map_err(|error| fault(format!("cannot read `{name}` again: {error}")))?;
+    if now != before.as_bytes() {
+        return Err(fault(format!("`{name}` changed while fixes were looked for: nothing was written")));
+    }
+    write_atomically(path, |file| file.write_all(after.as_bytes())).map_err(|error| fault(error.to_string()))
+}

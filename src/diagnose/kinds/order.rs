@@ -1,0 +1,250 @@
+//! The order: regions that are not tied to the gradient, barriers that leave it out, barriers that
+//! hold too much together.
+
+use super::with_peak;
+use crate::{
+    codes,
+    diagnose::{
+        blame,
+        facts::Facts,
+        finding::{Accept, Candidate, Finding},
+        tree::{Tree, insert},
+    },
+    diagnostic::{Diagnostic, Edit},
+    ir::Role,
+    ops::{BarrierKind, Op},
+    report::Bytes,
+    syntax::{
+        ast::{Arg, ExprId, ExprKind, StmtKind},
+        children::Child,
+    },
+};
+
+/// What a fix has to move to be worth a message.
+const SHARE: f64 = 0.01;
+/// The part of the peak that values of an update must have for a barrier to be about them.
+const PER_PARAMETER: f64 = 0.1;
+
+pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut all = Vec::new();
+    all.extend(bindings(facts));
+    let by_hand = by_hand(facts);
+    let taken: Vec<_> = by_hand.iter().map(|f| f.diagnostic.primary.span).collect();
+    all.extend(by_hand);
+    all.extend(barriers(facts, &taken));
+    all
+}
+
+/// Regions with `bind: output`, `grad` or `none`.
+fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
+    let tree = facts.tree;
+    let mut all = Vec::new();
+    for expr in tree.expressions(|e| matches!(e, ExprKind::Checkpoint { .. })) {
+        let span = tree.ast.expr(expr).span;
+        let is_here = facts.written.regions.iter().any(|r| facts.written.origins.get(r.origin).span == span);
+        let ExprKind::Checkpoint { options, body } = &tree.ast.expr(expr).kind else { continue };
+        let bind = options.iter().find(|a| a.name.as_ref().is_some_and(|n| &*n.name == "bind"));
+        let Some(bind) = bind.filter(|_| is_here) else { continue };
+        let at = tree.ast.expr(bind.value).span;
+        let (code, message, label) = match tree.text(at) {
+            "output" => (
+                codes::UNTIED_RECOMPUTE,
+                "nothing makes the recompute of this region wait for the gradient: it may run right after the forward pass",
+                "holds forward values only",
+            ),
+            "none" => (
+                codes::UNTIED_RECOMPUTE,
+                "nothing holds this region back: its recompute merges with the forward pass",
+                "holds nothing",
+            ),
+            "grad" => (
+                codes::DEFERRED_GRADIENTS,
+                "the weight gradients behind this region may wait to the end of the step, with all they need",
+                "holds no weight gradients",
+            ),
+            _ => continue,
+        };
+        let others: Vec<&str> =
+            options.iter().filter(|a| !std::ptr::eq(*a, bind)).map(|a| text_of(tree, a)).collect();
+        let options_text = if others.is_empty() { String::new() } else { format!("({})", others.join(", ")) };
+        let head = span.start + "checkpoint".len() as u32;
+        let edit = Edit {
+            span: crate::source::Span { start: head, end: body.span.start, ..span },
+            text: format!("{options_text} < "),
+        };
+        let finding = Finding::new(
+            Diagnostic::warning(code, at, message).label(label),
+            facts.peak_bytes() / 2,
+            Accept::AnyFalls(SHARE),
+        )
+        .candidate(Candidate::new("leave `bind` out: the default, `all`, holds all of it", vec![edit]));
+        all.push(with_peak(facts, finding));
+    }
+    all
+}
+
+/// `name: value` as written.
+fn text_of<'a>(tree: &Tree<'a>, arg: &Arg) -> &'a str {
+    let value = tree.ast.expr(arg.value).span;
+    let start = arg.name.as_ref().map_or(value.start, |n| n.span.start);
+    tree.text(crate::source::Span { start, ..value })
+}
+
+/// `pullback(f, x, g)` where x went through a barrier that g did not.
+fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
+    let tree = facts.tree;
+    let mut all = Vec::new();
+    for call in tree.expressions(|e| matches!(e, ExprKind::Call { .. })) {
+        let ExprKind::Call { callee, args } = &tree.ast.expr(call).kind else { continue };
+        let [_, x, g] = args.as_slice() else { continue };
+        if tree.text(tree.ast.expr(*callee).span) != "pullback" || !is_in_step(facts, call) {
+            continue;
+        }
+        let (ExprKind::Name(x_name), ExprKind::Name(g_name)) =
+            (&tree.ast.expr(x.value).kind, &tree.ast.expr(g.value).kind)
+        else {
+            continue;
+        };
+        let Some(barrier) = binding_of(tree, call, x_name) else { continue };
+        let StmtKind::Let { names, value, .. } = &tree.ast.stmt(barrier).kind else { continue };
+        let (ExprKind::Barrier(operands), [bound]) = (&tree.ast.expr(*value).kind, names.as_slice()) else {
+            continue;
+        };
+        let whole = tree.ast.expr(*value).span;
+        if operands.iter().any(|o| tree.text(tree.ast.expr(*o).span) == &**g_name) {
+            continue;
+        }
+        let later = format!("{g_name}_here");
+        let first = operands.first().map_or("x", |&o| tree.text(tree.ast.expr(o).span));
+        let edits = vec![
+            insert(bound.span, bound.span.end, format!(", {later}")),
+            insert(whole, whole.end - 1, format!(", {g_name}")),
+            Edit { span: tree.ast.expr(g.value).span, text: later.clone() },
+        ];
+        let message = format!(
+            "this barrier leaves out the incoming gradient `{g_name}`: the recompute behind it may run before that is there"
+        );
+        let finding = Finding::new(
+            Diagnostic::warning(codes::BARRIER_WITHOUT_GRADIENT, whole, message)
+                .label("holds the input only")
+                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here"))
+                .help(format!(
+                    "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`"
+                )),
+            facts.peak_bytes() / 2,
+            Accept::Always,
+        )
+        .candidate(Candidate::new("hold both", edits));
+        all.push(with_peak(facts, finding));
+    }
+    all
+}
+
+/// The last `let` of a name before an expression, in the blocks around it.
+fn binding_of(tree: &Tree<'_>, at: ExprId, name: &str) -> Option<crate::syntax::ast::StmtId> {
+    let start = tree.ast.expr(at).span.start;
+    let lets = tree
+        .statements(|s| matches!(s, StmtKind::Let { names, .. } if names.iter().any(|n| &*n.name == name)));
+    lets.into_iter().rev().find(|&s| tree.ast.stmt(s).span.end <= start)
+}
+
+/// Whether an expression is in the body of the step that is looked at.
+pub(super) fn is_in_step(facts: &Facts<'_>, expr: ExprId) -> bool {
+    facts.tree.around(Child::Expr(expr)).any(|c| match c {
+        Child::Stmt(id) => match &facts.tree.ast.stmt(id).kind {
+            StmtKind::Step(decl) => *decl.name.name == *facts.plan.name,
+            StmtKind::Fn(_) | StmtKind::Model(_) => true,
+            _ => false,
+        },
+        Child::Expr(_) => false,
+    })
+}
+
+/// Barriers of the program that are in this step.
+fn barriers(facts: &Facts<'_>, taken: &[crate::source::Span]) -> Vec<Finding> {
+    let tree = facts.tree;
+    let written: Vec<_> = facts
+        .written
+        .nodes()
+        .filter(|n| matches!(n.op(), Op::Barrier(b) if b.kind == BarrierKind::User))
+        .map(|n| facts.written.origins.get(n.origin()).span)
+        .collect();
+    let together: Vec<_> = facts
+        .at_peak
+        .iter()
+        .filter(|&&b| blame::gradient_of(facts, b).is_some() || is_update(facts, b))
+        .map(|&b| facts.bytes(b))
+        .collect();
+    let bound_bytes: u64 = together.iter().sum();
+    let mut all = Vec::new();
+    for expr in tree.expressions(|e| matches!(e, ExprKind::Barrier(_))) {
+        let span = tree.ast.expr(expr).span;
+        if taken.contains(&span) {
+            continue;
+        }
+        let ExprKind::Barrier(operands) = &tree.ast.expr(expr).kind else { continue };
+        if !written.contains(&span) {
+            continue;
+        }
+        let texts: Vec<&str> = operands.iter().map(|&o| tree.text(tree.ast.expr(o).span)).collect();
+        let is_simple = operands.first().is_some_and(|&o| {
+            matches!(
+                tree.ast.expr(o).kind,
+                ExprKind::Name(_) | ExprKind::Call { .. } | ExprKind::Field(..) | ExprKind::Index(..)
+            )
+        });
+        let text = match texts.as_slice() {
+            [one] if is_simple => (*one).to_owned(),
+            all => format!("({})", all.join(", ")),
+        };
+        let remove = Candidate::new("take the barrier away", vec![Edit { span, text }]);
+        let is_list = matches!(operands.as_slice(), &[one] if !matches!(tree.ast.expr(one).kind, ExprKind::Name(_) | ExprKind::Call { .. } | ExprKind::Binary { .. }));
+        let single = operands.len() == 1 && !is_list && widest(facts, span) == 1;
+        let held = facts.peak_bytes() / 4;
+        let finding = if single {
+            let message =
+                "this barrier orders nothing: what uses its result waits for its only operand anyway";
+            let diagnostic = Diagnostic::warning(codes::USELESS_BARRIER, span, message)
+                .label("one value goes in, the same comes out");
+            let mut finding = Finding::new(diagnostic, held, Accept::Useless { raises: None });
+            finding.diagnostic.help.push(
+                "a barrier holds back what goes through it: name what must wait, too, `barrier(x, g)`".into(),
+            );
+            finding
+        } else if together.len() >= 2 && bound_bytes as f64 >= PER_PARAMETER * facts.peak_bytes() as f64 {
+            let message = format!(
+                "this barrier keeps one value for each of {} parameters alive at once, {}: no update starts before all are there",
+                together.len(),
+                Bytes(bound_bytes)
+            );
+            let diagnostic = Diagnostic::warning(codes::ALL_UPDATES, span, message)
+                .label("nothing comes out before all is in");
+            Finding::new(diagnostic, held, Accept::PeakFalls(SHARE))
+        } else {
+            let message = "this barrier raises the peak: it makes values wait for each other that need not";
+            let diagnostic = Diagnostic::warning(codes::BARRIER_RAISES_PEAK, span, message)
+                .label("nothing comes out before all is in");
+            Finding::new(diagnostic, held, Accept::PeakFalls(SHARE))
+        };
+        all.push(with_peak(facts, finding.candidate(remove)));
+    }
+    all
+}
+
+/// Whether a buffer holds an intermediate value of an update.
+fn is_update(facts: &Facts<'_>, buffer: crate::schedule::BufferId) -> bool {
+    let is_made_by_update = facts.maker(buffer).is_some_and(|n| matches!(n.role(), Role::Update { .. }));
+    is_made_by_update && !facts.is_persistent(buffer)
+}
+
+/// The most operands that a barrier at a place has: lists are flattened.
+fn widest(facts: &Facts<'_>, span: crate::source::Span) -> usize {
+    facts
+        .written
+        .nodes()
+        .filter(|n| matches!(n.op(), Op::Barrier(b) if b.kind == BarrierKind::User))
+        .filter(|n| facts.written.origins.get(n.origin()).span == span)
+        .map(|n| n.args().len())
+        .max()
+        .unwrap_or(0)
+}

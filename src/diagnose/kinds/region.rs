@@ -1,0 +1,39 @@
+//! Regions that are not pure: state that is written inside.
+
+use crate::{
+    codes,
+    diagnose::{
+        facts::Facts,
+        finding::{Accept, Finding},
+    },
+    diagnostic::{Diagnostic, Severity},
+    ops::Op,
+    source::Span,
+};
+
+pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
+    let written = facts.written;
+    let mut seen: Vec<Span> = Vec::new();
+    let mut all = Vec::new();
+    for node in written.nodes() {
+        let (Op::Write(write), Some(region)) = (node.op(), node.region()) else { continue };
+        // What the library writes (the running statistics of a norm) is as it must be.
+        let place = written.origins.get(node.origin()).span;
+        let is_own = facts.sources.get(place.file).is_some_and(|f| !f.is_library);
+        if !is_own || seen.contains(&place) {
+            continue;
+        }
+        seen.push(place);
+        let name = facts.slot_name(write.slot);
+        let message = format!(
+            "`{name}` is written inside a region; it is written once, in the forward pass, not again when the region is computed again"
+        );
+        let diagnostic = Diagnostic::new(Severity::Note, codes::STATE_IN_REGION, place, message)
+            .label("written once per step");
+        let region = written.regions.get(region.0 as usize).and_then(|r| facts.user_span(r.origin));
+        all.push(
+            Finding::new(diagnostic, 0, Accept::Always).label(region, "computed again in the backward pass"),
+        );
+    }
+    all
+}

@@ -1,0 +1,136 @@
+//! Constructs that buy nothing: regions that free nothing or raise the peak, releases without
+//! effect.
+
+use std::fmt::Write;
+
+use super::{order::is_in_step, with_peak};
+use crate::{
+    codes,
+    diagnose::{
+        facts::Facts,
+        finding::{Accept, Candidate, Finding},
+        recompute,
+    },
+    diagnostic::{Diagnostic, Edit, Severity},
+    ir::Phase,
+    plan::BufferKind,
+    report::Bytes,
+    syntax::{
+        ast::{ExprKind, StmtKind},
+        children::Child,
+    },
+};
+
+/// Of the nodes of the forward pass, those in one region that make it "the whole model".
+const WHOLE: f64 = 0.8;
+
+pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut all = regions(facts);
+    all.extend(releases(facts));
+    all
+}
+
+fn regions(facts: &Facts<'_>) -> Vec<Finding> {
+    let tree = facts.tree;
+    let written = facts.written;
+    let forward = written.nodes().filter(|n| n.role().phase() == Phase::Forward).count().max(1);
+    let mut all = Vec::new();
+    for expr in tree.expressions(|e| matches!(e, ExprKind::Checkpoint { .. })) {
+        let span = tree.ast.expr(expr).span;
+        let ExprKind::Checkpoint { body, .. } = &tree.ast.expr(expr).kind else { continue };
+        let mut here =
+            written.regions.iter().filter(|r| written.origins.get(r.origin).span == span).peekable();
+        if here.peek().is_none() {
+            continue;
+        }
+        let regions: Vec<_> = here.collect();
+        let largest = regions.iter().map(|r| r.nodes.len()).max().unwrap_or(0);
+        let is_whole = regions.len() == 1 && largest as f64 >= WHOLE * forward as f64;
+        let remove = Candidate::new("take the region away", tree.unwrap_region(expr, body));
+        let (code, message) = if is_whole {
+            (
+                codes::WHOLE_MODEL_REGION,
+                "this region holds the whole forward pass: it only moves the peak to where all of it is computed again",
+            )
+        } else {
+            (codes::USELESS_REGION, "this region frees nothing: the peak is no higher without it")
+        };
+        let raises = (
+            codes::REGION_RAISES_PEAK,
+            "this region raises the peak: what it keeps takes more than what it frees".to_owned(),
+        );
+        let diagnostic =
+            Diagnostic::warning(code, span, message).label("computed twice, to no avail").note(alive(facts));
+        let mut finding =
+            Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
+                .candidate(remove.clone());
+        if is_whole {
+            finding.diagnostic.help.push("put each layer into a region of its own".into());
+            for one in recompute::of_loops(tree) {
+                let mut edits = remove.edits.clone();
+                edits.extend(one.edits);
+                finding =
+                    finding.candidate(Candidate::new("make each pass of the loop a region instead", edits));
+            }
+        }
+        all.push(with_peak(facts, finding));
+    }
+    all
+}
+
+/// What is alive at the peak, by kind: what a region cannot change is seen at a glance.
+fn alive(facts: &Facts<'_>) -> String {
+    let mut kinds: Vec<(BufferKind, u64)> = BufferKind::ALL
+        .into_iter()
+        .map(|kind| {
+            let of_kind = |b: &&crate::schedule::BufferId| {
+                facts.plan.buffers.get(b.0 as usize).is_some_and(|p| p.kind == kind)
+            };
+            (kind, facts.at_peak.iter().filter(of_kind).map(|&b| facts.bytes(b)).sum())
+        })
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect();
+    kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let mut text = "alive at the peak:".to_owned();
+    for (k, (kind, bytes)) in kinds.iter().take(4).enumerate() {
+        let comma = if k == 0 { "" } else { "," };
+        let _ = write!(text, "{comma} {} {}", kind.name(), Bytes(*bytes));
+    }
+    text
+}
+
+fn releases(facts: &Facts<'_>) -> Vec<Finding> {
+    let tree = facts.tree;
+    let mut all = Vec::new();
+    for stmt in tree.statements(|s| matches!(s, StmtKind::Release(_))) {
+        let StmtKind::Release(values) = &tree.ast.stmt(stmt).kind else { continue };
+        let Some(&first) = values.first() else { continue };
+        if !is_in_step(facts, first) || !runs_here(facts, stmt) {
+            continue;
+        }
+        let span = tree.ast.stmt(stmt).span;
+        let message =
+            "this `release` changes nothing: neither the peak nor the worst legal order is lower with it";
+        let diagnostic = Diagnostic::new(Severity::Note, codes::USELESS_RELEASE, span, message)
+            .label("frees nothing earlier");
+        let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];
+        all.push(
+            Finding::new(diagnostic, 0, Accept::Useless { raises: None })
+                .candidate(Candidate::new("take it away", edits)),
+        );
+    }
+    all
+}
+
+/// Whether the step has code of the function that a statement is in.
+fn runs_here(facts: &Facts<'_>, stmt: crate::syntax::ast::StmtId) -> bool {
+    let Some(decl) = facts.tree.function_of(Child::Stmt(stmt)) else { return false };
+    let body = decl.body.span;
+    facts.written.nodes().any(|n| {
+        facts
+            .written
+            .origins
+            .chain(n.origin())
+            .any(|o| o.span.file == body.file && body.start <= o.span.start && o.span.end <= body.end)
+    })
+}

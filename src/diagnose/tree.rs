@@ -1,0 +1,273 @@
+//! The syntax tree of the program, asked by place: what stands where, inside of what, and the edits
+//! that wrap it or unwrap it.
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    diagnostic::Edit,
+    source::Span,
+    syntax::{
+        ast::{Ast, Block, ExprId, ExprKind, FnDecl, StmtId, StmtKind},
+        children::Child,
+    },
+};
+
+/// A tree with the parent of every node.
+pub struct Tree<'a> {
+    pub ast: &'a Ast,
+    text: &'a str,
+    expr_parents: Vec<Option<Child>>,
+    stmt_parents: Vec<Option<Child>>,
+    /// The innermost expression of exactly this range.
+    by_range: FxHashMap<(u32, u32), ExprId>,
+}
+
+impl<'a> Tree<'a> {
+    /// `text` is the text that `ast` was parsed from.
+    pub fn new(ast: &'a Ast, text: &'a str) -> Tree<'a> {
+        let mut tree = Tree {
+            ast,
+            text,
+            expr_parents: vec![None; ast.exprs.len()],
+            stmt_parents: vec![None; ast.stmts.len()],
+            by_range: FxHashMap::default(),
+        };
+        let mut todo: Vec<(Child, Option<Child>)> =
+            ast.body.iter().rev().map(|&s| (Child::Stmt(s), None)).collect();
+        while let Some((child, parent)) = todo.pop() {
+            let mut push = |below: Child| todo.push((below, Some(child)));
+            match child {
+                Child::Expr(id) => {
+                    if let Some(entry) = tree.expr_parents.get_mut(id.0 as usize) {
+                        *entry = parent;
+                    }
+                    let span = ast.expr(id).span;
+                    tree.by_range.insert((span.start, span.end), id);
+                    ast.expr(id).kind.for_each_child(&mut push);
+                }
+                Child::Stmt(id) => {
+                    if let Some(entry) = tree.stmt_parents.get_mut(id.0 as usize) {
+                        *entry = parent;
+                    }
+                    ast.stmt(id).kind.for_each_child(&mut push);
+                }
+            }
+        }
+        tree
+    }
+
+    /// The text of a span of this file.
+    pub fn text(&self, span: Span) -> &'a str {
+        self.text.get(span.start as usize..span.end as usize).unwrap_or_default()
+    }
+
+    /// The expression of exactly this span; `None` in other files.
+    pub fn expr_at(&self, span: Span) -> Option<ExprId> {
+        (span.file == self.ast.file).then(|| self.by_range.get(&(span.start, span.end)).copied()).flatten()
+    }
+
+    pub fn parent(&self, child: Child) -> Option<Child> {
+        match child {
+            Child::Expr(id) => self.expr_parents.get(id.0 as usize).copied().flatten(),
+            Child::Stmt(id) => self.stmt_parents.get(id.0 as usize).copied().flatten(),
+        }
+    }
+
+    /// What a node stands in, from the inside to the outside; not itself.
+    pub fn around(&self, child: Child) -> impl Iterator<Item = Child> + '_ {
+        std::iter::successors(self.parent(child), move |&c| self.parent(c))
+    }
+
+    /// The expression and those around it, up to its statement.
+    pub fn expressions_around(&self, expr: ExprId) -> Vec<ExprId> {
+        let mut all = vec![expr];
+        for around in self.around(Child::Expr(expr)) {
+            match around {
+                Child::Expr(id) => all.push(id),
+                Child::Stmt(_) => break,
+            }
+        }
+        all
+    }
+
+    /// The function or step whose body holds a node.
+    pub fn function_of(&self, child: Child) -> Option<&'a FnDecl> {
+        self.around(child).find_map(|c| match c {
+            Child::Stmt(id) => match &self.ast.stmt(id).kind {
+                StmtKind::Fn(decl) | StmtKind::Step(decl) => Some(&**decl),
+                _ => None,
+            },
+            Child::Expr(_) => None,
+        })
+    }
+
+    /// Every expression that `wanted` accepts, in the order of the text.
+    pub fn expressions(&self, wanted: impl Fn(&ExprKind) -> bool) -> Vec<ExprId> {
+        let mut found: Vec<ExprId> = (0..self.ast.exprs.len() as u32)
+            .map(ExprId)
+            .filter(|&id| self.expr_parents.get(id.0 as usize).is_some_and(Option::is_some))
+            .filter(|&id| wanted(&self.ast.expr(id).kind))
+            .collect();
+        found.sort_by_key(|&id| self.ast.expr(id).span.start);
+        found
+    }
+
+    /// Every statement that `wanted` accepts, in the order of the text.
+    pub fn statements(&self, wanted: impl Fn(&StmtKind) -> bool) -> Vec<StmtId> {
+        let mut found: Vec<StmtId> = (0..self.ast.stmts.len() as u32)
+            .map(StmtId)
+            .filter(|&id| wanted(&self.ast.stmt(id).kind))
+            .collect();
+        found.sort_by_key(|&id| self.ast.stmt(id).span.start);
+        found
+    }
+
+    /// Puts an expression between two texts.
+    pub fn wrap(&self, expr: ExprId, open: &str, close: &str) -> Vec<Edit> {
+        let (before, after) = match self.ast.expr(expr).kind {
+            // Between `<` and `>` these need brackets.
+            ExprKind::Binary { .. } | ExprKind::Unary(..) | ExprKind::Range { .. } | ExprKind::In { .. }
+                if !self.text(self.ast.expr(expr).span).starts_with('(') =>
+            {
+                ("(", ")")
+            }
+            _ => ("", ""),
+        };
+        let span = self.ast.expr(expr).span;
+        vec![
+            insert(span, span.start, format!("{open}{before}")),
+            insert(span, span.end, format!("{after}{close}")),
+        ]
+    }
+
+    /// Puts the body of a function into one region.
+    pub fn wrap_body(&self, decl: &FnDecl, open: &str, close: &str) -> Option<Vec<Edit>> {
+        let span = decl.body.span;
+        if self.text(span).starts_with('{') {
+            let returns = self.holds_return(&decl.body);
+            (!returns && decl.body.tail.is_some()).then(|| {
+                vec![
+                    insert(span, span.start, format!("{{ {open}")),
+                    insert(span, span.end, format!("{close} }}")),
+                ]
+            })
+        } else {
+            decl.body.tail.map(|tail| self.wrap(tail, open, close))
+        }
+    }
+
+    fn holds_return(&self, block: &Block) -> bool {
+        let mut todo: Vec<Child> = block.stmts.iter().map(|&s| Child::Stmt(s)).collect();
+        todo.extend(block.tail.map(Child::Expr));
+        while let Some(child) = todo.pop() {
+            match child {
+                Child::Expr(id) => self.ast.expr(id).kind.for_each_child(&mut |c| todo.push(c)),
+                Child::Stmt(id) => {
+                    if matches!(self.ast.stmt(id).kind, StmtKind::Return(_)) {
+                        return true;
+                    }
+                    self.ast.stmt(id).kind.for_each_child(&mut |c| todo.push(c));
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes `checkpoint(…) <` and `>` away from a region.
+    pub fn unwrap_region(&self, expr: ExprId, body: &Block) -> Vec<Edit> {
+        let whole = self.ast.expr(expr).span;
+        let is_block = self.text(body.span).starts_with('{');
+        let is_simple = body.tail.is_some_and(|t| {
+            matches!(
+                self.ast.expr(t).kind,
+                ExprKind::Call { .. } | ExprKind::Name(_) | ExprKind::Field(..) | ExprKind::Index(..)
+            )
+        });
+        let (open, close) = if is_block || is_simple { ("", "") } else { ("(", ")") };
+        vec![
+            Edit { span: Span { end: body.span.start, ..whole }, text: open.to_owned() },
+            Edit { span: Span { start: body.span.end, ..whole }, text: close.to_owned() },
+        ]
+    }
+
+    /// Takes a whole statement away, with its line where it has one for itself.
+    pub fn remove_statement(&self, stmt: StmtId) -> Edit {
+        let span = self.ast.stmt(stmt).span;
+        let before = self.text.get(..span.start as usize).unwrap_or_default();
+        let after = self.text.get(span.end as usize..).unwrap_or_default();
+        let indent = before.len() - before.trim_end_matches([' ', '\t']).len();
+        let is_first = before.trim_end_matches([' ', '\t']).ends_with('\n');
+        let rest = after.find('\n').map_or(after, |end| after.get(..=end).unwrap_or(after));
+        if is_first && rest.trim().is_empty() {
+            let (start, end) = (span.start - indent as u32, span.end + rest.len() as u32);
+            return Edit { span: Span { start, end, ..span }, text: String::new() };
+        }
+        Edit { span, text: String::new() }
+    }
+}
+
+/// Adds text at a place.
+pub fn insert(file_of: Span, at: u32, text: String) -> Edit {
+    Edit { span: Span { start: at, end: at, ..file_of }, text }
+}
+
+/// The text with the edits made; `None` where two of them touch the same text, or one is not in it.
+pub fn apply(text: &str, edits: &[Edit]) -> Option<String> {
+    let mut sorted: Vec<&Edit> = edits.iter().collect();
+    // Stable: additions at one place stay in their order.
+    sorted.sort_by_key(|e| (e.span.start, e.span.end));
+    let mut out = String::with_capacity(text.len() + 64);
+    let mut done = 0;
+    for edit in sorted {
+        let (start, end) = (edit.span.start as usize, edit.span.end as usize);
+        if start < done {
+            return None;
+        }
+        out.push_str(text.get(done..start)?);
+        text.get(start..end)?;
+        out.push_str(&edit.text);
+        done = end;
+    }
+    out.push_str(text.get(done..)?);
+    Some(out)
+}
+
+/// Whether two lists of edits can be made together: no text belongs to both.
+pub fn are_apart(a: &[Edit], b: &[Edit]) -> bool {
+    let bounds = |edits: &[Edit]| {
+        let start = edits.iter().map(|e| e.span.start).min().unwrap_or(0);
+        (start, edits.iter().map(|e| e.span.end).max().unwrap_or(0))
+    };
+    let ((a_start, a_end), (b_start, b_end)) = (bounds(a), bounds(b));
+    a_end < b_start || b_end < a_start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::FileId;
+
+    fn edit(start: u32, end: u32, text: &str) -> Edit {
+        Edit { span: Span { file: FileId(0), start, end }, text: text.into() }
+    }
+
+    #[test]
+    fn edits_are_applied_from_the_front() {
+        let edits = [edit(4, 5, "xyz"), edit(0, 0, "<"), edit(2, 2, ">")];
+        assert_eq!(apply("abcdef", &edits).as_deref(), Some("<ab>cdxyzf"));
+    }
+
+    #[test]
+    fn edits_that_overlap_or_leave_the_text_are_refused() {
+        assert_eq!(apply("abcdef", &[edit(0, 3, ""), edit(2, 4, "")]), None);
+        assert_eq!(apply("abc", &[edit(2, 9, "")]), None);
+        assert_eq!(apply("é", &[edit(1, 2, "")]), None);
+    }
+
+    #[test]
+    fn lists_that_share_text_are_not_apart() {
+        assert!(are_apart(&[edit(0, 2, "")], &[edit(3, 4, "")]));
+        assert!(!are_apart(&[edit(0, 3, "")], &[edit(3, 4, "")]));
+        assert!(!are_apart(&[edit(0, 0, ""), edit(9, 9, "")], &[edit(3, 4, "")]));
+    }
+}

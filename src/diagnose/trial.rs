@@ -1,0 +1,130 @@
+//! Trying changes: the program with the edits made is compiled and planned again, with the same
+//! options.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::tree;
+use crate::{
+    codes,
+    diagnostic::{Edit, Savings},
+    engine::Checked,
+    guard::CancelToken,
+    plan::Plan,
+    schedule::{self, WorstOptions},
+};
+
+/// Nodes that all trials of one program may plan together: what keeps a check of a step of ordinary
+/// size under a second.
+const NODES: usize = 150_000;
+const FEWEST: usize = 3;
+const MOST: usize = 24;
+
+/// Compiles a text as the program that is looked at.
+pub type Recompile<'a> = &'a dyn Fn(String) -> Checked;
+
+/// The program before, and what changes of it gave.
+pub struct Trials<'a> {
+    text: &'a str,
+    recompile: Recompile<'a>,
+    cancel: &'a CancelToken,
+    before: Vec<Arc<Plan>>,
+    /// The program fails a contract on its peak already.
+    over_peak: bool,
+    left: usize,
+    done: FxHashMap<String, Option<Outcome>>,
+    worst: FxHashMap<usize, u64>,
+}
+
+/// The plans of a changed program, in the order of those before.
+#[derive(Clone)]
+pub struct Outcome {
+    pub plans: Vec<Arc<Plan>>,
+}
+
+impl<'a> Trials<'a> {
+    pub fn new(
+        checked: &Checked,
+        text: &'a str,
+        recompile: Recompile<'a>,
+        cancel: &'a CancelToken,
+    ) -> Trials<'a> {
+        let nodes: usize = checked.plans.iter().map(|p| p.graph.len()).sum();
+        Trials {
+            text,
+            recompile,
+            cancel,
+            before: checked.plans.clone(),
+            over_peak: checked.diagnostics.iter().any(|d| d.code == codes::OVER_PEAK),
+            left: (NODES / nodes.max(1)).clamp(FEWEST, MOST),
+            done: FxHashMap::default(),
+            worst: FxHashMap::default(),
+        }
+    }
+
+    /// Whether another change may be tried.
+    pub fn may_go_on(&self) -> bool {
+        self.left > 0 && !self.cancel.is_cancelled()
+    }
+
+    pub fn plan(&self, step: usize) -> Option<&Arc<Plan>> {
+        self.before.get(step)
+    }
+
+    /// Plans the program with the edits made. `None` where it does not compile, where a step other
+    /// than `step` gets a higher peak, or where no more may be tried.
+    pub fn run(&mut self, edits: &[Edit], step: usize) -> Option<Outcome> {
+        let text = tree::apply(self.text, edits)?;
+        if let Some(known) = self.done.get(&text) {
+            return known.clone();
+        }
+        if !self.may_go_on() {
+            return None;
+        }
+        self.left -= 1;
+        let checked = (self.recompile)(text.clone());
+        let outcome = self.outcome(&checked, step);
+        self.done.insert(text, outcome.clone());
+        outcome
+    }
+
+    fn outcome(&self, checked: &Checked, step: usize) -> Option<Outcome> {
+        let mut errors = checked.diagnostics.iter().filter(|d| d.is_error());
+        let is_sound = errors.all(|d| self.over_peak && d.code == codes::OVER_PEAK);
+        let same_steps = checked.plans.len() == self.before.len()
+            && checked.plans.iter().zip(&self.before).all(|(a, b)| a.name == b.name);
+        if !is_sound || !same_steps {
+            return None;
+        }
+        let mut others = checked.plans.iter().zip(&self.before).enumerate().filter(|(k, _)| *k != step);
+        let are_no_worse = others.all(|(_, (now, before))| now.peak_bytes() <= before.peak_bytes());
+        are_no_worse.then(|| Outcome { plans: checked.plans.clone() })
+    }
+
+    /// The four figures of a step, before and after.
+    pub fn savings(&mut self, outcome: &Outcome, step: usize) -> Option<Savings> {
+        let before = Arc::clone(self.before.get(step)?);
+        let after = Arc::clone(outcome.plans.get(step)?);
+        Some(Savings {
+            peak_before: before.peak_bytes(),
+            peak_after: after.peak_bytes(),
+            worst_before: self.worst(&before),
+            worst_after: self.worst(&after),
+            work_before: before.flops as u64,
+            work_after: after.flops as u64,
+        })
+    }
+
+    /// What no legal order of a step exceeds, with the persistent tensors.
+    fn worst(&mut self, plan: &Arc<Plan>) -> u64 {
+        if let Some(known) = plan.worst_legal_bytes() {
+            return known;
+        }
+        let key = Arc::as_ptr(plan) as usize;
+        *self.worst.entry(key).or_insert_with(|| {
+            let worst = schedule::worst_order(&plan.schedule_graph, &WorstOptions::default());
+            plan.persistent_bytes.saturating_add(worst.bytes)
+        })
+    }
+}

@@ -1,0 +1,255 @@
+//! Memory diagnostics: each kind with the program that shows it, the exact text, a program in which
+//! it must stay quiet, and fixes that keep their promise to the byte.
+//!
+//! Programs are in `tests/diagnose/`, `CODE.tg` and `CODE.quiet.tg`; texts in
+//! `tests/snapshots/diagnose/`. After a change on purpose, run the tests with `UPDATE_SNAPSHOTS=1`
+//! and read the difference.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use tg::{
+    diagnose,
+    diagnostic::{Diagnostic, Severity},
+    engine::{CancelToken, Checked, CompileOptions, Engine, Source},
+    report::{self, Format, Style},
+};
+
+/// Codes that one device can show.
+const SHOWN: &[&str] = &[
+    "TG0301", "TG0302", "TG0303", "TG0304", "TG0305", "TG0306", "TG0307", "TG0308", "TG0309", "TG0310",
+    "TG0311", "TG0312", "TG0313", "TG0314", "TG0315", "TG0316", "TG0317", "TG0318", "TG0319", "TG0320",
+    "TG0321",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+fn check_with(name: &str, text: &str, memory: diagnose::Options) -> Checked {
+    let options = CompileOptions { memory: Some(memory), ..CompileOptions::default() };
+    Engine::new().check(Source::text(name, text).in_directory(root().join("examples")), &options)
+}
+
+fn check(name: &str, text: &str) -> Checked {
+    check_with(name, text, diagnose::Options { fixes: true, all: true, library_frames: false })
+}
+
+fn codes(checked: &Checked) -> Vec<&'static str> {
+    checked.diagnostics.iter().map(|d| d.code.0).collect()
+}
+
+fn snapshot(name: &str, actual: &str) {
+    let path = root().join("tests/snapshots/diagnose").join(name);
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, actual).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(actual, expected, "the output differs from {}", path.display());
+}
+
+fn of_code<'a>(checked: &'a Checked, code: &str) -> Vec<&'a Diagnostic> {
+    checked.diagnostics.iter().filter(|d| d.code.0 == code).collect()
+}
+
+#[test]
+fn each_kind_says_what_it_says() {
+    for code in SHOWN {
+        let checked = check(&format!("{code}.tg"), &read(&format!("tests/diagnose/{code}.tg")));
+        let found = of_code(&checked, code);
+        assert!(!found.is_empty(), "{code} is not found, but {:?}", codes(&checked));
+        let text: String = found
+            .iter()
+            .map(|d| report::diagnostic(d, &checked.sources, Format::Human, Style::PLAIN))
+            .collect();
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{code}: a line is too wide: {line}");
+        }
+        snapshot(&format!("{code}.txt"), &text);
+    }
+}
+
+#[test]
+fn each_kind_stays_quiet_where_nothing_is_wrong() {
+    for code in SHOWN {
+        let checked = check(&format!("{code}.quiet.tg"), &read(&format!("tests/diagnose/{code}.quiet.tg")));
+        assert!(checked.is_sound(), "{code}: {:?}", checked.diagnostics);
+        assert!(of_code(&checked, code).is_empty(), "{code} is found: {:?}", of_code(&checked, code));
+    }
+}
+
+/// Applies every fix that is offered for a program, each by itself.
+fn fixes_keep_their_promise(name: &str, text: &str) -> usize {
+    let before = check(name, text);
+    let mut tried = 0;
+    for diagnostic in &before.diagnostics {
+        for fix in &diagnostic.fixes {
+            let Some(savings) = fix.savings else { continue };
+            let changed = diagnose::apply(text, &fix.edits).expect("edits do not overlap");
+            let after = check(name, &changed);
+            assert!(after.is_sound(), "{name}: {} gives {:?}", fix.title, after.diagnostics);
+            let peaks = |c: &Checked| c.plans.iter().map(|p| p.peak_bytes()).collect::<Vec<_>>();
+            assert!(peaks(&before).contains(&savings.peak_before), "{name}: {}", fix.title);
+            assert!(
+                peaks(&after).contains(&savings.peak_after),
+                "{name}: {} promises {} and gives {:?}",
+                fix.title,
+                savings.peak_after,
+                peaks(&after)
+            );
+            let worst: Vec<u64> = after
+                .plans
+                .iter()
+                .map(|p| {
+                    p.persistent_bytes
+                        + tg::schedule::worst_order(&p.schedule_graph, &Default::default()).bytes
+                })
+                .collect();
+            assert!(worst.contains(&savings.worst_after), "{name}: {}", fix.title);
+            tried += 1;
+        }
+    }
+    tried
+}
+
+#[test]
+fn fixes_save_what_they_promise_to_the_byte() {
+    let tried: usize = SHOWN
+        .iter()
+        .map(|code| {
+            fixes_keep_their_promise(&format!("{code}.tg"), &read(&format!("tests/diagnose/{code}.tg")))
+        })
+        .sum();
+    assert!(tried >= 15, "only {tried} fixes were offered");
+}
+
+#[test]
+fn every_fix_lowers_the_peak_or_the_worst_order_or_takes_a_useless_construct_away() {
+    const USELESS: &[&str] = &["TG0314", "TG0315", "TG0316", "TG0317", "TG0318"];
+    for code in SHOWN {
+        let checked = check(code, &read(&format!("tests/diagnose/{code}.tg")));
+        for d in &checked.diagnostics {
+            for s in d.fixes.iter().filter_map(|f| f.savings) {
+                let falls = s.peak_after < s.peak_before || s.worst_after < s.worst_before;
+                let is_useless = USELESS.contains(&d.code.0) && s.peak_after == s.peak_before;
+                assert!(falls || is_useless, "{}: {s:?}", d.code.0);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_fixes_only_what_is_certain_is_said() {
+    for code in SHOWN {
+        let text = read(&format!("tests/diagnose/{code}.tg"));
+        let checked = check_with(code, &text, diagnose::Options::default());
+        for d in &checked.diagnostics {
+            assert!(d.fixes.iter().all(|f| f.savings.is_none()), "{:?}", d.fixes);
+            assert!(["TG0312", "TG0313", "TG0319", "TG0320"].contains(&d.code.0), "{}", d.code.0);
+        }
+    }
+}
+
+#[test]
+fn the_worst_few_are_shown_and_the_rest_is_counted() {
+    // Six lists that keep a tensor each.
+    let mut text = "step f(x: f32[64, 64]) {\n  return exp(x)\n}\n".to_owned();
+    for k in 0..6 {
+        text += &format!("let kept{k} = []\n");
+    }
+    text += "for i in 0..9 {\n  let out = f(ones([64, 64]))\n";
+    for k in 0..6 {
+        text += &format!("  kept{k} += [out]\n");
+    }
+    text += "}\n";
+    let quiet = diagnose::Options { fixes: true, all: false, library_frames: false };
+    let few = check_with("lists.tg", &text, quiet);
+    assert_eq!((few.diagnostics.len(), few.hidden), (4, 2));
+    let all = check("lists.tg", &text);
+    assert_eq!((all.diagnostics.len(), all.hidden), (6, 0));
+}
+
+#[test]
+fn allow_leaves_a_kind_out() {
+    let text = read("tests/diagnose/TG0319.tg");
+    assert!(codes(&check("a.tg", &text)).contains(&"TG0319"));
+    let on_the_file = format!("allow(TG0319)\n{text}");
+    assert!(!codes(&check("a.tg", &on_the_file)).contains(&"TG0319"));
+    let on_the_line = text.replace("  history +=", "  allow(TG0319)\n  history +=");
+    assert!(!codes(&check("a.tg", &on_the_line)).contains(&"TG0319"));
+    let on_another = text.replace("  let out", "  allow(TG0319)\n  let out");
+    assert!(codes(&check("a.tg", &on_another)).contains(&"TG0319"));
+}
+
+#[test]
+fn json_has_ranges_and_bytes() {
+    let checked = check("TG0303.tg", &read("tests/diagnose/TG0303.tg"));
+    let found = of_code(&checked, "TG0303");
+    let value: Value =
+        serde_json::from_str(&report::diagnostic(found[0], &checked.sources, Format::Json, Style::PLAIN))
+            .unwrap();
+    let fix = &value["fixes"][0];
+    let peak = checked.plans[0].peak_bytes();
+    assert_eq!(fix["peak_before"], peak);
+    assert_eq!(fix["saves_bytes"], peak - fix["peak_after"].as_u64().unwrap());
+    assert_eq!(value["saves_bytes"], fix["saves_bytes"]);
+    assert!(fix["worst_after"].as_u64() <= fix["worst_before"].as_u64());
+    let edit = &fix["edits"][0];
+    assert_eq!((&edit["line"], &edit["end_line"]), (&value["line"], &value["line"]));
+    assert!(edit["column"].is_u64() && edit["end_column"].is_u64() && edit["text"] == "copy(");
+}
+
+#[test]
+fn short_is_one_line_each() {
+    let checked = check("TG0304.tg", &read("tests/diagnose/TG0304.tg"));
+    let text = report::diagnostics(&checked.diagnostics, &checked.sources, Format::Short, Style::PLAIN);
+    assert_eq!(text.lines().count(), checked.diagnostics.len());
+    assert!(text.starts_with("TG0304.tg:"), "{text}");
+}
+
+#[test]
+fn a_stopped_check_says_so_and_nothing_else() {
+    let cancel = CancelToken::new();
+    cancel.cancel();
+    let options = CompileOptions {
+        memory: Some(diagnose::Options { fixes: true, all: true, library_frames: false }),
+        cancel,
+        ..CompileOptions::default()
+    };
+    let source = Source::text("a.tg", read("tests/diagnose/TG0304.tg"));
+    let checked = Engine::new().check(source, &options);
+    let found: Vec<_> = checked.diagnostics.iter().map(|d| d.code).collect();
+    assert_eq!(found, [tg::codes::CANCELLED]);
+}
+
+/// Findings on the examples, each read: what they say is true, and why nothing is changed.
+///
+/// `gpt.tg`: the scores of the feed-forward layers and their `gelu` are both kept; a region that keeps
+/// products lowers the peak by a quarter for 1.6 % more work. The example is about the language, and
+/// fits anywhere as it is.
+const DEFENDED: &[(&str, &str)] = &[("gpt.tg", "TG0305")];
+
+#[test]
+fn no_false_alarms_on_the_examples() {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root().join("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !name.ends_with(".tg") {
+            continue;
+        }
+        let checked = check(&name, &read(&format!("examples/{name}")));
+        for d in checked.diagnostics.iter().filter(|d| d.code.0.starts_with("TG03")) {
+            if !DEFENDED.contains(&(name.as_str(), d.code.0)) {
+                found.push(format!("{name}: {} {}", d.code.0, d.message));
+            }
+            assert_ne!(d.severity, Severity::Error, "{name}: {}", d.message);
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

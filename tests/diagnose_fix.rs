@@ -1,0 +1,162 @@
+//! `tg fix`: what it writes, what it refuses, and that the promised peak is there afterwards.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("tg-fix-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn tg(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tg"));
+        command.args(args).current_dir(&self.0).env_remove("NO_COLOR").env("LC_ALL", "C.UTF-8");
+        command.output().unwrap()
+    }
+
+    fn put(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn example(code: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/diagnose/{code}.tg"));
+    fs::read_to_string(path).unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn peak(folder: &Folder, name: &str) -> u64 {
+    let plan = folder.tg(&["plan", "--json", name]);
+    let value: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    value["steps"][0]["peak_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn fixes_are_written_and_the_peak_is_the_one_that_was_promised() {
+    let folder = Folder::new("written");
+    for code in ["TG0303", "TG0304", "TG0309", "TG0315", "TG0316"] {
+        let name = format!("{code}.tg");
+        folder.put(&name, &example(code));
+        let before = peak(&folder, &name);
+        let fixed = folder.tg(&["fix", &name]);
+        assert_eq!(fixed.status.code(), Some(0), "{code}: {}", err(&fixed));
+        let after = peak(&folder, &name);
+        assert!(after < before, "{code}: {before} to {after}");
+        assert!(err(&fixed).contains(&format!("({after} bytes)")), "{code}: {}", err(&fixed));
+        assert!(err(&fixed).starts_with("fixed: "), "{code}: {}", err(&fixed));
+        let check = folder.tg(&["check", "--no-fixes", &name]);
+        assert_eq!(check.status.code(), Some(0), "{code}: {}", out(&check));
+        // Nothing is left to do.
+        let again = folder.tg(&["fix", &name]);
+        assert_eq!(out(&again), format!("nothing to fix: {name}\n"), "{}", folder.text(&name));
+    }
+}
+
+#[test]
+fn a_dry_run_shows_a_diff_and_writes_nothing() {
+    let folder = Folder::new("dry");
+    folder.put("a.tg", &example("TG0303"));
+    let dry = folder.tg(&["fix", "--dry-run", "a.tg"]);
+    assert_eq!(dry.status.code(), Some(0));
+    let expected = "--- a.tg\n+++ a.tg\n@@ -10,7 +10,7 @@\n \n step train(x: f32[1024, 256]) {\n   let h = x @ net.a\n-  let gate = h[:, 0..1]\n+  let gate = copy(h[:, 0..1])\n   let y = tanh(h)\n   let loss = sum(tanh(y @ net.b) * sigmoid(gate @ net.row))\n   minimize loss over net with optim.sgd(lr: 0.1)\n";
+    assert_eq!(out(&dry), expected);
+    assert_eq!(folder.text("a.tg"), example("TG0303"));
+}
+
+#[test]
+fn changes_of_the_results_are_left_to_the_reader() {
+    let folder = Folder::new("by-hand");
+    for code in ["TG0301", "TG0308"] {
+        folder.put("a.tg", &example(code));
+        let fixed = folder.tg(&["fix", "a.tg"]);
+        assert_eq!((fixed.status.code(), out(&fixed).as_str()), (Some(0), "nothing to fix: a.tg\n"));
+        assert_eq!(folder.text("a.tg"), example(code));
+    }
+}
+
+#[test]
+fn programs_with_errors_are_not_touched() {
+    let folder = Folder::new("errors");
+    let text = "step f(x: f32[4]) {\n  return y\n}\n";
+    folder.put("a.tg", text);
+    let fixed = folder.tg(&["fix", "a.tg"]);
+    assert_eq!(fixed.status.code(), Some(1));
+    assert!(err(&fixed).contains("TG0201"), "{}", err(&fixed));
+    assert_eq!(folder.text("a.tg"), text);
+    assert_eq!(folder.tg(&["fix", "missing.tg"]).status.code(), Some(1));
+    assert_eq!(folder.tg(&["fix"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_contract_that_a_fix_makes_hold_is_met_afterwards() {
+    let folder = Folder::new("contract");
+    let text = example("TG0316.quiet").replace("checkpoint < b(x) >", "b(x)");
+    let text = text.replace("  return loss", "  ensure peak <= 24 MiB\n  return loss");
+    folder.put("a.tg", &text);
+    let before = folder.tg(&["check", "a.tg"]);
+    assert_eq!(before.status.code(), Some(1));
+    assert!(out(&before).contains("alive at the peak:"), "{}", out(&before));
+    assert!(out(&before).contains("`checkpoint < b(x) >`"), "{}", out(&before));
+    let fixed = folder.tg(&["fix", "a.tg"]);
+    assert_eq!(fixed.status.code(), Some(0), "{}", err(&fixed));
+    assert_eq!(folder.tg(&["check", "--no-fixes", "a.tg"]).status.code(), Some(0));
+    assert!(folder.text("a.tg").contains("x = checkpoint < b(x) >"));
+}
+
+#[test]
+fn deny_warnings_fails_on_a_finding_and_not_on_a_note() {
+    let folder = Folder::new("deny");
+    folder.put("warning.tg", &example("TG0303"));
+    folder.put("note.tg", &example("TG0305"));
+    assert_eq!(folder.tg(&["check", "warning.tg"]).status.code(), Some(0));
+    assert_eq!(folder.tg(&["check", "--deny", "warnings", "warning.tg"]).status.code(), Some(1));
+    assert_eq!(folder.tg(&["check", "--deny", "warnings", "note.tg"]).status.code(), Some(0));
+}
+
+#[test]
+fn plan_has_the_findings_of_its_steps() {
+    let folder = Folder::new("plan");
+    folder.put("a.tg", &example("TG0303"));
+    let plan = folder.tg(&["plan", "--json", "a.tg"]);
+    let value: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let found = &value["steps"][0]["diagnostics"][0];
+    assert_eq!(found["code"], "TG0303");
+    assert_eq!(found["peak_before"], value["steps"][0]["peak_bytes"]);
+    assert!(found["saves_bytes"].as_u64() > Some(1_000_000));
+    assert_eq!(found["fixes"][0]["edits"][0]["text"], "copy(");
+}
+
+#[test]
+fn library_frames_are_shown_when_asked_for() {
+    let folder = Folder::new("frames");
+    folder.put("a.tg", &example("TG0304"));
+    let plain = out(&folder.tg(&["check", "a.tg"]));
+    assert!(!plain.contains("std/nn.tg"), "{plain}");
+    let with = out(&folder.tg(&["check", "--library-frames", "a.tg"]));
+    assert!(with.contains("std/nn.tg") && with.contains("by way of this line of the library"), "{with}");
+}
