@@ -148,7 +148,7 @@ fn loads_that_no_packing_reaches_are_told_apart() {
         above += usize::from(check_small(&blocks, &format!("seed {seed}")));
     }
     println!("{above} of 100 are above their load");
-    assert!(above > 5);
+    assert!(above > 2);
 }
 
 /// A rectangle that is cut into blocks without gaps, so that its height is the least.

@@ -11,7 +11,7 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     source::Span,
-    syntax::ast::{Arg, ExprKind, Ident},
+    syntax::ast::{Arg, Ast, ExprKind, Ident, Name},
 };
 
 /// Evaluated arguments.
@@ -27,6 +27,13 @@ impl Args {
     }
 }
 
+/// The word of an option that takes words.
+pub(super) fn option_word<'a>(ast: &'a Ast, arg: &Arg) -> Option<&'a Name> {
+    let ExprKind::Name(word) = &ast.expr(arg.value).kind else { return None };
+    let is_option = arg.name.as_ref().is_some_and(|name| &*name.name == "partial");
+    (is_option && matches!(&**word, "keep" | "drop")).then_some(word)
+}
+
 /// A parameter as binding sees it.
 pub struct ParamName<'a> {
     pub name: &'a str,
@@ -38,10 +45,7 @@ pub struct ParamName<'a> {
 impl Evaluator {
     /// Options that are words: `partial: keep`. A variable of that name comes first.
     fn word_option(&self, cx: &Cx, arg: &Arg) -> Option<Value> {
-        let ExprKind::Name(word) = &cx.ast.expr(arg.value).kind else { return None };
-        let is_option = arg.name.as_ref().is_some_and(|name| &*name.name == "partial");
-        (is_option && matches!(&**word, "keep" | "drop") && cx.scope.get(word).is_none())
-            .then(|| Value::Str(Arc::clone(word)))
+        option_word(&cx.ast, arg).filter(|word| cx.scope.get(word).is_none()).cloned().map(Value::Str)
     }
 
     pub(super) fn args(&mut self, cx: &Cx, args: &[Arg]) -> Eval<Args> {

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Evaluator, language, tensor, value::Cx, walk};
+use super::{Evaluator, args::option_word, language, tensor, value::Cx, walk};
 use crate::{
     ir::DType,
     source::Span,
@@ -234,7 +234,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn args(&mut self, args: &[Arg]) {
-        args.iter().for_each(|a| self.expr(a.value));
+        args.iter().filter(|a| option_word(self.ast, a).is_none()).for_each(|a| self.expr(a.value));
     }
 
     fn expr(&mut self, id: ExprId) {

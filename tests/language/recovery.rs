@@ -164,7 +164,7 @@ fn recursion_that_branches_ends_at_the_limit() {
     ];
     for (text, line) in cases {
         let expected = format!(
-            "{line}: TG0234 calls and expressions are nested more than 4000 deep\n{}: TG0215 index 2 is out of range for 1 item",
+            "{line}: TG0234 calls and expressions are nested more than 4000 deep (`max_depth` of this engine)\n{}: TG0215 index 2 is out of range for 1 item",
             line + 1
         );
         assert_eq!(check(text), expected, "{text}");
