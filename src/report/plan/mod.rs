@@ -2,6 +2,7 @@
 
 mod json;
 mod live;
+mod placed;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 pub use json::{step as json, steps as json_file};
+pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
 pub use terminal::render;
 
 use crate::{
