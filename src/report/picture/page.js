@@ -7,6 +7,9 @@ const COLORS = {
   temporaries: "#f58518", comm: "#b279a2", inputs: "#72b7b2", outputs: "#9d755d",
 };
 const colorOf = data.kinds.map((kind) => COLORS[kind] || "#888888");
+// What stays long lies below what comes and goes.
+const STACK = ["params", "state", "inputs", "outputs", "activations", "comm", "grads", "recompute", "temporaries"]
+  .map((kind) => data.kinds.indexOf(kind));
 
 function bytes(n) {
   if (n < 1024) return `${n} B`;
@@ -97,13 +100,13 @@ function drawCurve() {
   for (let c = 0; c < columns; c++) {
     if (at[c] < 0) continue;
     let below = 0;
-    o.byKind.forEach((curve, kind) => {
-      const here = curve[at[c]];
-      if (here <= 0) return;
+    for (const kind of STACK) {
+      const here = o.byKind[kind][at[c]];
+      if (here <= 0) continue;
       g.fillStyle = colorOf[kind];
       g.fillRect(c, height - (below + here) / highest * height, 1, here / highest * height);
       below += here;
-    });
+    }
   }
   // The other order as a line, over its own time stretched to the same width.
   step().orders.forEach((_, k) => {
@@ -122,7 +125,7 @@ function drawCurve() {
     g.lineWidth = 1;
     g.beginPath(); g.moveTo(0, at); g.lineTo(width, at); g.stroke();
     g.setLineDash([]);
-    g.fillText(text, 4, Math.max(10, at - 3));
+    g.fillText(text, 4, at + 14);
   };
   g.font = "12px system-ui, sans-serif";
   level(o.total[o.peak] ?? 0, css("--mark"), `most alive ${bytes(o.total[o.peak] ?? 0)}, at op ${o.peak + 1} of ${o.length}`);
