@@ -10,6 +10,7 @@ mod excerpt;
 pub mod explain;
 pub mod human;
 pub mod json;
+pub mod picture;
 pub mod plan;
 pub mod short;
 pub mod style;

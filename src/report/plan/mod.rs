@@ -3,6 +3,7 @@
 mod full;
 mod json;
 mod live;
+mod placed;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 pub use full::full;
 pub use json::{step as json, steps as json_file};
+pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
 pub use terminal::render;
 
 use crate::{
