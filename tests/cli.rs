@@ -728,6 +728,18 @@ fn plans_for_other_programs() {
     assert_eq!((traced.code, traced.err.as_str()), (Some(0), ""));
     let trace: Value = serde_json::from_str(&fs::read_to_string(folder.0.join("out.json")).unwrap()).unwrap();
     assert!(trace["traceEvents"].as_array().unwrap().len() > 3);
+    let drawn = folder.tg(&["plan", "train.tg", "--html", "out.html"]);
+    assert_eq!((drawn.code, drawn.err.as_str()), (Some(0), ""));
+    let page = fs::read_to_string(folder.0.join("out.html")).unwrap();
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: Value = serde_json::from_str(data).unwrap();
+    let orders = data["steps"][0]["orders"].as_array().unwrap();
+    assert_eq!(orders.iter().map(|o| &o["label"]).collect::<Vec<_>>(), ["chosen", "worst legal"]);
+    assert!(
+        orders
+            .iter()
+            .all(|o| o["ops"]["name"].as_array().unwrap().len() == step["ops"].as_array().unwrap().len())
+    );
     let lost = folder.tg(&["plan", "train.tg", "--trace", "no/such/folder/out.json"]);
     assert_eq!(lost.code, Some(1));
     assert!(lost.err.contains("cannot write `no/such/folder/out.json`"), "{}", lost.err);

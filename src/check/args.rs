@@ -1,7 +1,5 @@
 //! Arguments of calls, and how they meet parameters.
 
-use std::sync::Arc;
-
 use super::{
     Evaluator,
     errors::{Eval, Halt, closest},

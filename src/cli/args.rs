@@ -163,6 +163,10 @@ pub struct Plan {
     /// Write the memory over the instructions as a trace that Perfetto and Chrome open.
     #[arg(long, value_name = "OUT.json")]
     pub trace: Option<PathBuf>,
+    /// Write a page that draws the live ranges (time by address) and the memory over time, of the
+    /// chosen and of the worst legal order.
+    #[arg(long, value_name = "OUT.html")]
+    pub html: Option<PathBuf>,
 }
 
 /// A line, of the program itself where no file is named.

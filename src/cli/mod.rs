@@ -15,6 +15,7 @@ pub(crate) mod interrupt;
 mod ir;
 pub(crate) mod output;
 mod pack;
+mod picture;
 mod plan;
 pub(crate) mod run;
 pub(crate) mod source;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, budget, output::Output, run, source, why};
+use super::{Exit, args, budget, output::Output, picture, run, source, why};
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error},
@@ -28,7 +28,8 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         }
         Err(error) => return run::fail(&error, output),
     };
-    let plans = match plans(args, &checked) {
+    let order = OrderKind::from(args.order);
+    let plans = match plans(args, order, &checked) {
         Ok(plans) => plans,
         Err(error) => return run::fail(&error, output),
     };
@@ -43,18 +44,33 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     };
     output.out(&text);
     let mut exit = if checked.is_sound() { Exit::Success } else { Exit::Errors };
-    if let Some(path) = &args.trace
-        && let Err(error) = std::fs::write(path, report::trace::trace(&plans, &checked.sources))
-    {
-        output.err(&format!("error: cannot write `{}`: {error}\n", path.display()));
-        exit = Exit::Errors;
+    let mut files = Vec::new();
+    if let Some(path) = &args.trace {
+        files.push((path, report::trace::trace(&plans, &checked.sources)));
+    }
+    if let Some(path) = &args.html {
+        // An order that was asked for stands alone.
+        let worst = match order {
+            OrderKind::Best => self::plans(args, OrderKind::Witness, &checked),
+            _ => Ok(Vec::new()),
+        };
+        match worst {
+            Ok(worst) => files.push((path, picture::html(&name, &plans, &worst, &checked))),
+            Err(error) => return run::fail(&error, output),
+        }
+    }
+    for (path, text) in files {
+        if let Err(error) = std::fs::write(path, text) {
+            output.err(&format!("error: cannot write `{}`: {error}\n", path.display()));
+            exit = Exit::Errors;
+        }
     }
     run::show(&checked.diagnostics, &checked.sources, output);
     exit
 }
 
-/// The plans of the steps that were asked for, in the order that was asked for.
-fn plans(args: &args::Plan, checked: &Checked) -> Result<Vec<Arc<Plan>>, Error> {
+/// The plans of the steps that were asked for.
+fn plans(args: &args::Plan, order: OrderKind, checked: &Checked) -> Result<Vec<Arc<Plan>>, Error> {
     let fault = |diagnostic: Diagnostic| Error::new(vec![diagnostic], Arc::clone(&checked.sources));
     let is_wanted = |name: &str| args.step.as_deref().is_none_or(|wanted| wanted == name);
     if let Some(wanted) = &args.step
@@ -63,7 +79,6 @@ fn plans(args: &args::Plan, checked: &Checked) -> Result<Vec<Arc<Plan>>, Error> 
     {
         return Err(fault(no_step(wanted, checked)));
     }
-    let order = OrderKind::from(args.order);
     // Compiling a program plans the best order anyway.
     if order == OrderKind::Best {
         return Ok(checked.plans.iter().filter(|p| is_wanted(&p.name)).map(Arc::clone).collect());
@@ -91,6 +106,19 @@ pub fn no_step(wanted: &str, checked: &Checked) -> Diagnostic {
     }
 }
 
+/// The name of a step. One that is planned for several sizes says which.
+pub(super) fn title(plan: &Plan, plans: &[Arc<Plan>], checked: &Checked) -> String {
+    let dims = match plans.iter().filter(|p| p.name == plan.name).count() {
+        0 | 1 => Vec::new(),
+        _ => dims(plan, checked),
+    };
+    if dims.is_empty() {
+        return plan.name.to_string();
+    }
+    let dims: Vec<String> = dims.iter().map(|(name, size)| format!("{name} = {size}")).collect();
+    format!("{} ({})", plan.name, dims.join(", "))
+}
+
 fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
     if plans.is_empty() && checked.is_sound() {
         return "the program has no steps\n".to_owned();
@@ -99,14 +127,7 @@ fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
         .iter()
         .map(|plan| {
             let mut report = report::plan::report(plan, &checked.sources);
-            // A step that is planned for several sizes says which.
-            if plans.iter().filter(|p| p.name == plan.name).count() > 1 {
-                let dims: Vec<String> =
-                    dims(plan, checked).iter().map(|(name, size)| format!("{name} = {size}")).collect();
-                if !dims.is_empty() {
-                    report.name = format!("{} ({})", plan.name, dims.join(", ")).into();
-                }
-            }
+            report.name = title(plan, plans, checked).into();
             report::plan::render(&report, Some(FileId(0)), &checked.sources, output.out_style)
         })
         .collect();

@@ -38,7 +38,13 @@ impl Browser {
             .arg("-c")
             .arg("exec \"$0\" \"$@\" 3<\"$TG_TO\" 4>\"$TG_FROM\"")
             .arg(program)
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--hide-scrollbars",
+            ])
             .arg("--remote-debugging-pipe")
             .arg(format!("--user-data-dir={}", folder.join("profile").display()))
             .arg("--window-size=1200,800")
