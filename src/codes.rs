@@ -36,7 +36,7 @@ codes! {
     REBINDS_OUTER = "TG0204", "a function, region or step assigns to a name outside of it";
     USE_CYCLE = "TG0205", "modules that use each other";
     RELEASED = "TG0206", "a value is used or held after its `release`";
-    DUPLICATE_NAME = "TG0207", "a parameter or field is declared twice";
+    DUPLICATE_NAME = "TG0207", "a name is declared twice";
 
     // Types and values.
     TYPE_MISMATCH = "TG0210", "a value of the wrong type";
@@ -65,7 +65,6 @@ codes! {
     LIMIT = "TG0235", "a limit of the engine is reached";
     OPTIMIZER = "TG0236", "an optimizer used in a way it is not made for";
     MODEL = "TG0237", "a model used in a way it is not made for";
-    NOT_CHECKED_YET = "TG0238", "a contract that this version parses but does not check";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
 
     // Memory: what keeps it.
@@ -105,14 +104,16 @@ codes! {
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
     NOT_PLANNED = "TG0342", "a contract of a step that is not planned";
+    OVER_PEAK_IN_SOME_ORDER = "TG0344", "a legal order needs more memory than `ensure peak … in every schedule` allows";
 
     // Run time.
     ASSERTION = "TG0401", "an assertion that does not hold";
     RUN_FAILED = "TG0402", "an operation that failed while it ran";
     FILE = "TG0403", "a file that cannot be read or written";
     FILE_CONTENT = "TG0404", "a file whose content does not fit";
-    CANCELLED = "TG0405", "a run that was stopped";
+    CANCELLED = "TG0405", "a run or a compilation that was stopped";
     RAISED = "TG0406", "an error that the script raised";
+    HOST = "TG0407", "a function of the host that failed";
 
     // Faults of `tg`.
     INTERNAL = "TG0901", "a fault of `tg` itself";

@@ -173,10 +173,12 @@ impl Error {
         }
     }
 
+    /// Everything that was found; errors come first.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         &self.diagnostics
     }
 
+    /// The texts that spans point into.
     pub fn sources(&self) -> &SourceMap {
         &self.sources
     }

@@ -287,7 +287,8 @@ fn plan_in_both_forms() {
     folder.file("train.tg", TRAIN);
     let text = folder.tg(&["plan", "train.tg"]);
     assert_eq!((text.code, text.err.as_str()), (Some(0), ""));
-    for part in ["step train: peak ", "lower bound", "▲", "net.w", "alive at the peak"] {
+    for part in ["step train: peak ", "lower bound", "worst legal order", "▲", "net.w", "alive at the peak"]
+    {
         assert!(text.out.contains(part), "{part}: {}", text.out);
     }
     let json = folder.tg(&["plan", "train.tg", "--json", "--step", "train"]);
@@ -324,13 +325,16 @@ fn plan_in_both_forms() {
     let live: u64 = step["live_at_peak"].as_array().unwrap().iter().map(|b| number(&b["bytes"])).sum();
     assert_eq!(live + number(&step["by_kind"]["fragmentation"]), sum);
     assert!(number(&step["lower_bound_bytes"]) <= sum);
+    let (worst, witness) = (number(&step["worst_legal_bytes"]), number(&step["worst_legal_witness_bytes"]));
+    assert!(number(&step["lower_bound_bytes"]) <= witness && witness <= worst);
+    assert_eq!(step["worst_exact"], witness == worst);
 }
 
 #[test]
 fn plan_with_an_order_and_with_errors() {
     let folder = Folder::new("plan-order");
     folder.file("train.tg", TRAIN);
-    for order in ["source", "list", "lpmf", "dfs"] {
+    for order in ["source", "list", "lpmf", "dfs", "witness"] {
         let ran = folder.tg(&["plan", "train.tg", "--order", order]);
         assert_eq!(ran.code, Some(0));
         assert!(ran.out.contains(&format!("order `{order}`")), "{}", ran.out);
@@ -634,4 +638,113 @@ fn slips_of_the_command_line() {
     assert_eq!((session.code, session.out.as_str()), (Some(1), "3\n"));
     let lines: Vec<&str> = session.err.lines().filter(|l| l.starts_with("help")).collect();
     assert_eq!(lines, ["help: write `:quit`", "help: write `:help`", "help: write `:quit`"]);
+}
+
+/// Every order gives the same results, bit for bit. In builds with debug assertions the command also
+/// holds that the memory a run uses is what the plan of that order says.
+#[test]
+fn every_order_runs_with_the_same_results() {
+    let folder = Folder::new("orders");
+    folder.file(
+        "a.tg",
+        "use nn\nuse optim\nmodel Net() {\n  let layers = [nn.Linear(32, 32) for i in 0..4]\n  fn forward(x) {\n    for l in layers { x = checkpoint(bind: grad) < relu(l(x)) > }\n    x\n  }\n}\nlet net = Net()\nstep train(x: f32[256, 32]) {\n  let h = nn.dropout(net(x), 0.5)\n  let loss = mean(h * h)\n  minimize loss over net with optim.adamw(lr: 1e-2)\n  ensure peak <= 1 MiB in every schedule\n  return loss, h\n}\nfor i in 0..5 {\n  let loss, h = train(normal([256, 32]))\n  print(loss, sum(h))\n}\n",
+    );
+    let best = folder.tg(&["run", "a.tg"]);
+    assert_eq!((best.code, best.err.as_str()), (Some(0), ""));
+    assert_eq!(best.out.lines().count(), 5);
+    let arena = |order: &str| {
+        let json = folder.tg(&["plan", "a.tg", "--json", "--order", order]);
+        let value: Value = serde_json::from_str(&json.out).unwrap();
+        (value["steps"][0]["arena_bytes"].as_u64().unwrap(), value["steps"][0]["found_by"].clone())
+    };
+    for order in ["source", "list", "lpmf", "dfs", "witness"] {
+        let ran = folder.tg(&["run", "a.tg", "--order", order]);
+        assert_eq!((ran.code, &ran.out), (Some(0), &best.out), "{order}: {}", ran.err);
+        assert_eq!(arena(order).1, order);
+    }
+    assert!(arena("witness").0 > arena("best").0);
+}
+
+#[test]
+fn why_a_line_needs_memory() {
+    let folder = Folder::new("why");
+    folder.file("layers.tg", "fn twice(x) {\n  exp(x) @ exp(x)\n}\n");
+    folder.file(
+        "a.tg",
+        "use layers\nstep f(x: f32[64, 64]) {\n  let y = x @ x\n\n  return sum(layers.twice(y))\n}\n",
+    );
+    let ran = folder.tg(&["plan", "a.tg", "--why", "3"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    let expected = "a.tg:3  let y = x @ x\n\nstep f: 1 buffer, 16.0 KiB if all were alive at once\n\n  y  f32[64, 64], 16.0 KiB, ";
+    assert!(ran.out.starts_with(expected), "{}", ran.out);
+    for part in
+        ["  born        at 1 of ", "by `matmul` (forward)\n", "  offset      ", "  kept by     its last use"]
+    {
+        assert!(ran.out.contains(part), "{part}: {}", ran.out);
+    }
+    // A line of a module, by the end of its path; the line of the call lists the same.
+    let module = folder.tg(&["plan", "a.tg", "--why", "layers.tg:2"]);
+    assert!(module.out.contains("layers.tg:2  exp(x) @ exp(x)\n"), "{}", module.out);
+    let json = folder.tg(&["plan", "a.tg", "--why", "layers.tg:2", "--json"]);
+    let value: Value = serde_json::from_str(&json.out).unwrap();
+    let buffers = value["steps"][0]["buffers"].as_array().unwrap();
+    assert!(!buffers.is_empty());
+    for buffer in buffers {
+        assert!(buffer["born"].as_u64() <= buffer["last_used"]["instruction"].as_u64(), "{buffer}");
+        assert_eq!((&buffer["dtype"], buffer["bytes"].as_u64()), (&Value::from("f32"), Some(16384)));
+    }
+    // Lines that make nothing, and lines that are not there.
+    let blank = folder.tg(&["plan", "a.tg", "--why", "4"]);
+    assert!(
+        blank.out.contains("step f: line 4 makes no buffer\n  no operation of the step comes from it\n  lines that make buffers: 2, 3, 5\n")
+            || blank.out.contains("lines that make buffers: 2, 3, 5"),
+        "{}",
+        blank.out
+    );
+    let beyond = folder.tg(&["plan", "a.tg", "--why", "99"]);
+    assert_eq!((beyond.code, beyond.out.as_str()), (Some(1), ""));
+    assert!(beyond.err.contains("there is no line 99: `a.tg` has 6 lines"), "{}", beyond.err);
+    let unknown = folder.tg(&["plan", "a.tg", "--why", "b.tg:2"]);
+    assert!(
+        unknown.err.contains("does not use a file `b.tg`") && unknown.err.contains("layers.tg"),
+        "{}",
+        unknown.err
+    );
+    for wrong in ["0", "x", ":3", "a.tg:", "-1"] {
+        assert_eq!(folder.tg(&["plan", "a.tg", &format!("--why={wrong}")]).code, Some(2), "{wrong}");
+    }
+}
+
+#[test]
+fn plans_for_other_programs() {
+    let folder = Folder::new("plan-others");
+    folder.file("train.tg", TRAIN);
+    assert_eq!(folder.tg(&["plan", "train.tg", "--full"]).code, Some(2), "`--full` is a form of `--json`");
+    let full = folder.tg(&["plan", "train.tg", "--json", "--full"]);
+    let value: Value = serde_json::from_str(&full.out).unwrap();
+    let step = &value["steps"][0];
+    assert_eq!(step["order"].as_array().unwrap().len(), step["ops"].as_array().unwrap().len());
+    let traced = folder.tg(&["plan", "train.tg", "--trace", "out.json"]);
+    assert_eq!((traced.code, traced.err.as_str()), (Some(0), ""));
+    let trace: Value = serde_json::from_str(&fs::read_to_string(folder.0.join("out.json")).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 3);
+    let lost = folder.tg(&["plan", "train.tg", "--trace", "no/such/folder/out.json"]);
+    assert_eq!(lost.code, Some(1));
+    assert!(lost.err.contains("cannot write `no/such/folder/out.json`"), "{}", lost.err);
+}
+
+/// Plans of large programs stay within 80 columns, and have no colours in a pipe.
+#[test]
+fn plans_of_large_programs_are_readable() {
+    let folder = Folder::new("wide");
+    let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    for (file, set) in [("blocks.tg", "DEPTH=12"), ("gpt.tg", "LAYERS=3"), ("convnet.tg", "BATCH=32")] {
+        let path = examples.join(file);
+        let ran = folder.tg(&["plan", path.to_str().unwrap(), "--set", set]);
+        assert_eq!(ran.code, Some(0), "{file}: {}", ran.err);
+        assert!(!ran.out.contains('\x1b'));
+        for line in ran.out.lines() {
+            assert!(line.chars().count() <= 80, "{file}: {line}");
+        }
+    }
 }

@@ -3,6 +3,8 @@
 #[path = "language/support.rs"]
 mod support;
 
+#[path = "language/declarations.rs"]
+mod declarations;
 #[path = "language/doubtful.rs"]
 mod doubtful;
 #[path = "language/errors.rs"]
@@ -11,6 +13,8 @@ mod errors;
 mod files;
 #[path = "language/graph.rs"]
 mod graph;
+#[path = "language/recovery.rs"]
+mod recovery;
 #[path = "language/script.rs"]
 mod script;
 #[path = "language/session.rs"]

@@ -134,7 +134,8 @@ impl Program {
                 // A part of something larger, and a smaller one for later.
                 let w = self.param(&[WIDTH, 4 * WIDTH])?;
                 let large = self.graph.matmul(x, w)?;
-                let large = if self.random.below(2) == 0 { self.graph.unary(Unary::Relu, large)? } else { large };
+                let large =
+                    if self.random.below(2) == 0 { self.graph.unary(Unary::Relu, large)? } else { large };
                 let start = self.random.below(3 * WIDTH);
                 let part = self.columns(large, start, WIDTH)?;
                 let at = self.random.below(4 * WIDTH);
@@ -145,7 +146,8 @@ impl Program {
                     let part = self.slice(row, [(0, 1), (0, WIDTH)])?;
                     self.kept.push(part);
                 }
-                self.graph.unary(Unary::Tanh, part)
+                // Read by whatever comes next, or only element by element.
+                if self.random.below(2) == 0 { Ok(part) } else { self.graph.unary(Unary::Tanh, part) }
             }
             9 => {
                 // A row or a column of the value at hand, for later.
@@ -161,15 +163,13 @@ impl Program {
             10 if !self.kept.is_empty() => {
                 let kept = self.kept[self.random.below(self.kept.len())];
                 let kept = if self.random.below(3) == 0 {
-                    let barrier = self.graph.push(ops::Barrier { kind: ops::BarrierKind::User }, &[kept, x])?;
+                    let barrier =
+                        self.graph.push(ops::Barrier { kind: ops::BarrierKind::User }, &[kept, x])?;
                     self.graph.node(barrier).result(0)
                 } else {
                     kept
                 };
-                let kept = self.graph.value(
-                    ops::Broadcast { shape: shape.into() },
-                    &[kept],
-                )?;
+                let kept = self.graph.value(ops::Broadcast { shape: shape.into() }, &[kept])?;
                 let op = [Binary::Add, Binary::Mul, Binary::Max][self.random.below(3)];
                 self.graph.binary(op, x, kept)
             }
@@ -245,8 +245,15 @@ impl Program {
 
 /// A step that trains a random network; the same network whatever `regions` and `bind`.
 fn program(seed: u64, regions: bool, bind: Bind) -> Result<Graph, OpError> {
-    let mut p =
-        Program { graph: Graph::new(), params: Vec::new(), random: Random(seed), regions, bind, keys: 0, kept: Vec::new() };
+    let mut p = Program {
+        graph: Graph::new(),
+        params: Vec::new(),
+        random: Random(seed),
+        regions,
+        bind,
+        keys: 0,
+        kept: Vec::new(),
+    };
     p.graph.inputs.push(Input { name: "x".into(), ty: Type::new(DType::F32, [ROWS, WIDTH])? });
     let x = p.graph.value(ops::Input { index: 0 }, &[])?;
     let w = p.param(&[WIDTH, WIDTH])?;

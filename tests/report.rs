@@ -8,6 +8,7 @@ use std::{fs, path::Path};
 
 use tg::{
     diagnostic::{Code, Diagnostic, Edit, Savings, Severity},
+    engine::{CompileOptions, Engine, Source},
     report::{self, Format, Style},
     source::{FileId, SourceMap, Span},
 };
@@ -285,4 +286,169 @@ fn about_an_argument() {
     assert_eq!(short, "error[TG0239]: `--set N=…` fits nothing\n");
     let json = report::diagnostic(&d, &s, Format::Json, Style::PLAIN);
     assert!(json.contains("\"file\":null") && json.contains("\"labels\":[]"));
+}
+
+/// What is said of a promise for every schedule that does not hold, for each way to break it.
+#[test]
+fn promises_for_every_schedule() {
+    let blocks = |bind: &str| {
+        format!(
+            "use nn
+use optim
+
+model Block(c: int) {{
+  let conv1 = nn.Conv2d(c, c, kernel: 1)
+  let conv2 = nn.Conv2d(c, c, kernel: 1)
+  fn forward(x) = relu(conv2(relu(conv1(x))))
+}}
+
+model Net(depth: int, c: int) {{
+  let blocks = [Block(c) for i in 0..depth]
+  fn forward(x) {{
+    let y = blocks[0](x)
+    for b in blocks[1..] {{
+      y = checkpoint({bind}) < b(y) >
+    }}
+    y
+  }}
+}}
+
+let net = Net(8, 1024)
+
+step train(x: f32[64, 1024, 14, 14]) {{
+  let loss = sum(net(x))
+  minimize loss over net with optim.sgd(lr: 0.0)
+  ensure peak <= 700 MiB in every schedule
+  return loss
+}}
+"
+        )
+    };
+    let branches = "step f(x: f32[1024, 1024]) {
+  let a = sum(exp(x))
+  let b = sum(exp(-x))
+  ensure peak <= 9 MiB in every schedule
+  return a + b
+}
+";
+    let plain = "step f(x: f32[1024, 1024]) {
+  ensure peak <= 4 MiB in every schedule
+  return exp(x)
+}
+";
+    let cases = [
+        ("every_order_grad.txt", blocks("bind: grad")),
+        ("every_order_output.txt", blocks("bind: output")),
+        ("every_order_branches.txt", branches.to_owned()),
+        ("every_order_overwrite.txt", plain.to_owned()),
+    ];
+    for (name, text) in cases {
+        let checked = Engine::new().check(Source::text("a.tg", text.as_str()), &CompileOptions::default());
+        let said = report::diagnostics(&checked.diagnostics, &checked.sources, Format::Human, Style::PLAIN);
+        snapshot(name, &said);
+        assert_eq!(checked.diagnostics.iter().map(|d| d.code.0).collect::<Vec<_>>(), ["TG0344"], "{said}");
+    }
+    // The default binding keeps the promise, and so does a barrier.
+    let kept = [
+        blocks("bind: all"),
+        branches.replace("  let b = sum(exp(-x))", "  let a, y = barrier(a, x)\n  let b = sum(exp(-y))"),
+    ];
+    for text in kept {
+        let checked = Engine::new().check(Source::text("a.tg", text.as_str()), &CompileOptions::default());
+        assert_eq!(checked.diagnostics, []);
+        let plan = &checked.plans[0];
+        assert!(plan.worst_legal_bytes().unwrap() >= plan.worst_legal_witness_bytes().unwrap());
+    }
+}
+
+/// What lines make, in words: many passes of a loop, views, fused operations, an output, a parameter.
+#[test]
+fn lines_explained() {
+    let text = "use nn
+use optim
+model Net() {
+  let layers = [nn.Linear(64, 64) for i in 0..4]
+  fn forward(x) {
+    for l in layers {
+      x = relu(l(x))
+    }
+    x
+  }
+}
+let net = Net()
+step train(x: f32[32, 64], y: f32[32, 64]) {
+  let h = net(x)
+  let first = h[0..4]
+  let loss = mean((h - y) ** 2.0)
+  minimize loss over net with optim.sgd(lr: 0.1)
+  return loss, first
+}
+";
+    let checked = Engine::new().check(Source::text("a.tg", text), &CompileOptions::default());
+    assert_eq!(checked.diagnostics, []);
+    let (plan, sources, file) = (&checked.plans[0], &checked.sources, FileId(0));
+    let mut all = String::new();
+    for line in [7, 14, 15, 16, 17, 2] {
+        let found = report::plan::why::line(plan, sources, file, line);
+        assert_eq!(found.buffers.is_empty(), line == 2 || line == 15, "{line}");
+        all += &report::plan::why::render(&[found], file, line, sources, Style::PLAIN);
+        all.push('\n');
+    }
+    snapshot("why.txt", &all);
+    assert!(all.lines().all(|l| l.chars().count() <= 80), "{all}");
+    // Every buffer is made at one of the lines, or was there before.
+    let mut seen: Vec<u32> = (1..=19)
+        .flat_map(|l| report::plan::why::line(plan, sources, file, l).buffers)
+        .map(|b| b.id.0)
+        .collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), plan.schedule_graph.buffer_count());
+}
+
+/// A trace can be read back, and its largest counter is the peak.
+#[test]
+fn a_trace_has_the_peak() {
+    let text = "use nn
+use optim
+let net = nn.Linear(64, 64)
+step train(x: f32[32, 64]) {
+  let loss = sum(checkpoint < relu(net(x)) >)
+  minimize loss over net with optim.sgd(lr: 0.1, momentum: 0.9)
+  return loss
+}
+step other(x: f32[8]) { return x * 2.0 }
+";
+    let checked = Engine::new().check(Source::text("a.tg", text), &CompileOptions::default());
+    assert_eq!(checked.plans.len(), 2);
+    let trace: serde_json::Value =
+        serde_json::from_str(&report::trace::trace(&checked.plans, &checked.sources)).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    for (k, plan) in checked.plans.iter().enumerate() {
+        let of = |phase: &str| -> Vec<&serde_json::Value> {
+            events.iter().filter(|e| e["pid"] == k as u64 + 1 && e["ph"] == phase).collect()
+        };
+        let sum = |e: &serde_json::Value| -> u64 {
+            e["args"].as_object().unwrap().values().map(|v| v.as_u64().unwrap()).sum()
+        };
+        let counters = of("C");
+        assert_eq!(counters.len(), plan.instructions.len());
+        let peak = counters.iter().map(|e| sum(e)).max().unwrap();
+        assert_eq!(peak, plan.persistent_bytes + plan.schedule.live_peak_bytes);
+        let last = counters.last().unwrap();
+        let kept = plan.persistent_bytes
+            + plan
+                .schedule_graph
+                .buffer_ids()
+                .map(|b| plan.schedule_graph.buffer(b))
+                .filter(|b| b.flags.output)
+                .map(|b| b.bytes)
+                .sum::<u64>();
+        assert_eq!(sum(last), kept, "only outputs and persistent tensors are left");
+        let ops = of("X");
+        assert_eq!(ops.len(), plan.schedule.order.len());
+        assert!(ops.windows(2).all(|w| w[0]["ts"].as_u64() < w[1]["ts"].as_u64()));
+        assert_eq!(ops.len() + of("i").len(), plan.instructions.len());
+        assert_eq!(of("M")[0]["args"]["name"], format!("step {}", plan.name));
+    }
 }

@@ -278,7 +278,7 @@ fn all_errors_of_a_file_are_found() {
     assert_eq!(lines, [1, 2, 3, 4, 5, 5], "{errors:#?}");
     assert_eq!(
         syntax::s_expression(&ast),
-        "(let x (call f <error> c))\n<error>\n<error>\n(let w 1)\n(fn f () {<error>; (return a);})\n(let v 1)\n"
+        "(let x (call f <error> c))\n<error>\n<error>\n(let w 1)\n(fn f (x = <error>) {<error>; (return a);})\n(let v 1)\n"
     );
 }
 
@@ -288,7 +288,7 @@ fn unclosed_brackets_do_not_swallow_the_file() {
     let (ast, errors) = parse(text);
     assert_eq!(
         syntax::s_expression(&ast),
-        "(let x (checkpoint {a}))\n(let y (call f a b))\n(let z (list 1 2))\n(fn f (x) {(let a 1); (return a);})\n(let q 3)\n"
+        "(let x (checkpoint {<error>}))\n(let y (call f a <error>))\n(let z (list 1 <error>))\n(fn f (x) {(let a <error>); (return a);})\n(let q 3)\n"
     );
     let found: Vec<_> = errors.iter().map(|e| e.message.as_str()).collect();
     assert_eq!(
@@ -645,12 +645,83 @@ fn habits_get_a_tip() {
             "TG0101: unexpected end of the line",
             "write `checkpoint < net(x) >`",
         ),
+        (
+            "def f(x):\n  return x",
+            "TG0111: `def` is not a word of this language",
+            "functions are written `fn name(x) { … }`",
+        ),
+        (
+            "import numpy as np",
+            "TG0111: `import` is not a word of this language",
+            "modules are bound by `use nn`",
+        ),
+        (
+            "while a { f() }",
+            "TG0111: `while` is not a word of this language",
+            "loops are written `for i in 0..n { … }`",
+        ),
+        ("if a { 1 } elif b { 2 }", "TG0111: `elif` is not a word of this language", "write `else if`"),
+        (
+            "let mut q = 3",
+            "TG0111: `mut` is not a word of this language",
+            "names are bound by `let x = …`, and given another value by `x = …`",
+        ),
+        ("let f = x => x", "TG0101: unexpected `=`", "a short function is written `fn name(x) = …`"),
+        ("i++", "TG0101: unexpected `+`", "write `i += 1`"),
+        ("let a = b && c", "TG0111: `&&` is not an operator", "write `and`"),
+        ("let a = b || c", "TG0111: `||` is not an operator", "write `or`"),
+        ("let a = !c", "TG0111: `!` is not an operator", "write `not`"),
+        ("let s = 'abc'", "TG0111: strings stand in double quotes", "write `\"…\"` instead of `'…'`"),
+        ("let a = 1 /* one */", "TG0111: `/*` starts no comment", "comments start with `#`, on each line"),
+        ("// a comment\nlet a = 1", "TG0101: unexpected `//`", "comments start with `#`"),
+        (
+            "fn f(x, **options) = x",
+            "TG0101: unexpected `**`",
+            "there is no `*args` or `**kwargs`: parameters and arguments are written out; a list is one argument",
+        ),
+        (
+            "f(*xs)",
+            "TG0101: unexpected `*`",
+            "there is no `*args` or `**kwargs`: parameters and arguments are written out; a list is one argument",
+        ),
+        (
+            "let d = {\"a\": 1}",
+            "TG0101: unexpected `:`",
+            "braces hold statements: there are no dictionaries; use a list, or a model with fields",
+        ),
+        ("for (i = 0; i < 3) { f(i) }", "TG0101: unexpected `=`", "loops are written `for i in 0..n { … }`"),
+        ("let y = x as f32", "TG0101: unexpected `as`", "casts are calls: `f32(x)`"),
+        (
+            "assert a == 1",
+            "TG0101: unexpected `a`",
+            "`assert` is a function: write `assert(condition, \"message\")`",
+        ),
+        ("print x", "TG0101: unexpected `x`", "`print` is a function: write `print(x)`"),
+        (
+            "let a = b if c else d",
+            "TG0101: unexpected `if`",
+            "a choice is written `if condition { a } else { b }`",
+        ),
+        (
+            "let a = lambda x: x",
+            "TG0111: `lambda` is not a word of this language",
+            "there are no nameless functions: write `fn name(x) = …` above and pass `name`",
+        ),
     ] {
         let (_, diagnostics) = syntax::parse(FileId(0), text);
         let first = diagnostics.first().unwrap();
         assert_eq!(format!("{}: {}", first.code.0, first.message), message, "{text}");
         assert_eq!(first.help, [help], "{text}");
     }
+    // What stands below a `def` belongs to it, and a comment is passed over, however long it is.
+    let text = "def f(x):\n  y = x + )\n  return y\n/* let a = (\n */\nlet b = 1";
+    let (ast, diagnostics) = syntax::parse(FileId(0), text);
+    let found: Vec<_> = diagnostics.iter().map(|d| d.message.as_str()).collect();
+    assert_eq!(
+        found,
+        ["`def` is not a word of this language", "`)` closes nothing that is open", "`/*` starts no comment"]
+    );
+    assert_eq!(ast.body.len(), 2, "{}", syntax::s_expression(&ast));
     let (_, diagnostics) = syntax::parse(FileId(0), "f(kernel=3)");
     assert!(diagnostics[0].help.is_empty());
     assert_eq!(diagnostics[0].fixes[0].title, "write `kernel: …`");

@@ -730,6 +730,13 @@ fn log_sum_exp_of_extremes() {
     let finite = b.index(y, &[slice(0, 4)]).unwrap();
     let gradient = numbers(&b.gradient(finite, x).unwrap());
     close(&gradient[..8], &[0., 0., 1., 0., 0.5, 0.5, 0.5, 0.5], 1e-12);
+    // An infinite element: ∞/∞ there and 0 elsewhere, as in JAX and PyTorch.
+    let mut b = Bench::default();
+    let x = b.input(F64, &[3, 3], &[1., infinity, 2., infinity, infinity, 0., 0., 0., -infinity]);
+    let y = b.call("logsumexp", &[("x", op(x)), ("axis", Arg::Int(1))]).unwrap();
+    let gradient = numbers(&b.gradient(y, x).unwrap());
+    let nan = f64::NAN;
+    close(&gradient, &[0., nan, 0., nan, nan, 0., 0.5, 0.5, 0.], 1e-12);
 }
 
 #[test]

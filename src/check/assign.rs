@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use super::{
     Evaluator,
-    errors::Eval,
+    errors::{Eval, Halt},
     scope::AssignTarget,
-    value::{Cx, Value, lock},
+    value::{Cell, Cx, Value, lock},
 };
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    ir::{Role, SlotKind},
     source::Span,
     syntax::ast::{BinaryOp, ExprId, ExprKind, IndexItem, Name},
 };
@@ -88,6 +89,7 @@ impl Evaluator {
                 .secondary(bound, format!("`{name}` is bound here, outside"))
                 .help("return the new value and assign it outside, or bind a new name with `let`"),
             )),
+            AssignTarget::Unknown if self.is_lost(name) => Err(Halt::Reported),
             AssignTarget::Unknown if self.builtin_name(name).is_some() => Err(self.report(
                 Diagnostic::error(
                     codes::REBINDS_OUTER,
@@ -96,10 +98,15 @@ impl Evaluator {
                 )
                 .help(format!("bind a new name: `let {name} = …`")),
             )),
-            AssignTarget::Unknown => Err(self.report(
-                Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
-                    .help(format!("bind it first: `let {name} = …`")),
-            )),
+            AssignTarget::Unknown => {
+                let halt = self.report(
+                    Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
+                        .help(format!("bind it first: `let {name} = …`")),
+                );
+                // A forgotten `let` is said once.
+                cx.scope.declare(name, Value::Poison, span);
+                Err(halt)
+            }
         }
     }
 
@@ -203,16 +210,41 @@ impl Evaluator {
                     .help("declare it in the model: `state name: f32[n] = zeros()`; other names are assigned with `=`"),
             ));
         };
+        if let SlotKind::Param { trainable } = cell.kind
+            && !self.in_optimizer()
+        {
+            return Err(self.parameter_written(&cell, trainable, span));
+        }
         let value_span = cx.ast.expr(value).span;
         let new = self.expr(cx, value)?;
         self.write_cell(&cell, &new, value_span, span)?;
         Ok(Value::Unit)
     }
 
+    /// Whether the body of an optimizer is being elaborated: it alone writes parameters.
+    fn in_optimizer(&self) -> bool {
+        self.frames.last().is_some_and(|f| matches!(f.graph.cursor.role, Role::Update { .. }))
+    }
+
+    fn parameter_written(&mut self, cell: &Cell, trainable: bool, span: Span) -> Halt {
+        let name = cell.name();
+        let what = if trainable { "a parameter" } else { "a frozen parameter" };
+        let diagnostic =
+            Diagnostic::error(codes::MODEL, span, format!("`:=` writes a state, and `{name}` is {what}"))
+                .secondary(cell.span, "declared here");
+        self.report(if trainable {
+            diagnostic.help(
+                "parameters change by `minimize loss over net with opt` or `update net with opt, grads`; what a model changes itself is declared `state`",
+            )
+        } else {
+            diagnostic.help("declare it as `state`")
+        })
+    }
+
     /// Commits a value to a persistent tensor, broadcast to its type; dtypes must agree.
     pub(super) fn write_cell(
         &mut self,
-        cell: &Arc<super::value::Cell>,
+        cell: &Arc<Cell>,
         new: &Value,
         value_span: Span,
         span: Span,

@@ -54,6 +54,7 @@ impl Evaluator {
         };
         match found {
             Some(value) => Ok(value),
+            None if self.is_lost(name) => Err(super::Halt::Reported),
             None => {
                 let known = self.field_names(base);
                 let kind = base.kind();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Evaluator,
     args::{Args, ParamName},
-    errors::Eval,
+    errors::{Eval, Halt},
     tensor::{self, Arg as TensorArg, Kind, Nested, Number, Operand, Results},
     value::{Cx, Unknown, Value},
 };
@@ -66,6 +66,8 @@ impl Evaluator {
                 let forward = model.scope.get("forward").map(|b| b.value);
                 match forward {
                     Some(Value::Function(forward)) => self.call_function(&forward, args, span),
+                    Some(Value::Poison) => Err(Halt::Reported),
+                    None if self.is_lost("forward") => Err(Halt::Reported),
                     _ => Err(self.report(
                         Diagnostic::error(
                             codes::NOT_CALLABLE,
@@ -80,6 +82,8 @@ impl Evaluator {
             Value::ModelDef(def) => self.make_model(def, args, span),
             Value::OptimizerDef(def) => self.make_optimizer(def, args, span),
             Value::Step(step) => self.call_step(step, args, span),
+            Value::HostFunction(function) => self.call_host_function(function, args, span),
+            Value::HostOp(op) => self.call_host_op(op, args, span),
             Value::Unknown(Unknown::Any) => Ok(Value::Unknown(Unknown::Any)),
             other => {
                 let kind = other.kind();

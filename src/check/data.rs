@@ -12,7 +12,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    exec::Tensor,
+    exec::{Tensor, TensorError},
     ir::{DType, Type},
     script::{self, batches, npy, safetensors, sample, text},
     source::Span,
@@ -315,8 +315,14 @@ impl Evaluator {
         span: Span,
     ) -> Eval {
         let ty = self.checked_type(T::DTYPE, shape, span)?;
-        let data = if self.mode == Mode::Run { Tensor::from_slice(shape, values) } else { None };
-        Ok(Value::Stored(Stored::new(ty, data)))
+        if self.mode != Mode::Run {
+            return Ok(Value::Stored(Stored::new(ty, None)));
+        }
+        match Tensor::try_from_slice(shape, values) {
+            Ok(data) => Ok(Value::Stored(Stored::new(ty, Some(data)))),
+            Err(TensorError::Memory(error)) => Err(self.error(codes::LIMIT, span, error.to_string())),
+            Err(error) => Err(self.error(codes::SHAPE_MISMATCH, span, error.to_string())),
+        }
     }
 
     /// The batches of a stream, one after the other; in mode Check one that stands for all.
@@ -339,8 +345,10 @@ impl Evaluator {
                 };
                 let all = batches::Batches::new(data, *config)
                     .map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
-                for (k, batch) in all.enumerate() {
-                    self.pause()?;
+                for k in 0..all.count_all() {
+                    self.pause(span)?;
+                    let batch = all.batch(k).map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
+                    let Some(batch) = batch else { break };
                     let batch = batch
                         .into_iter()
                         .map(|t| Value::Stored(Stored::new(t.ty().clone(), Some(t))))
@@ -358,8 +366,10 @@ impl Evaluator {
                 let windows = batches::Windows::new(data, *length, *batch, *seed)
                     .map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
                 for k in 0..stream.len.unwrap_or(0) {
-                    self.pause()?;
-                    let Some((x, y)) = windows.at(start.wrapping_add(k as u64)) else { break };
+                    self.pause(span)?;
+                    let (x, y) = windows
+                        .at(start.wrapping_add(k as u64))
+                        .map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
                     let pair = [x, y].map(|t| Value::Stored(Stored::new(t.ty().clone(), Some(t))));
                     visit(self, k, Value::tuple(pair.into()))?;
                 }

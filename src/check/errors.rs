@@ -4,7 +4,7 @@ use super::{Evaluator, value::Value};
 use crate::{
     codes,
     diagnostic::{Code, Diagnostic, Label, Severity},
-    ops::OpError,
+    ops::{Cause, OpError},
     source::Span,
 };
 
@@ -80,9 +80,13 @@ impl Evaluator {
 
     /// An operation on tensors that its operands do not allow.
     pub(super) fn op_error(&mut self, span: Span, error: OpError) -> Halt {
+        if error.cause == Cause::Cancelled {
+            return Halt::Cancelled;
+        }
         let internal = error.message.strip_prefix("internal: ");
         let code = match internal {
             Some(_) => codes::INTERNAL,
+            None if error.cause == Cause::Limit => codes::LIMIT,
             None if error.message.contains("mixes the dtypes") => codes::DTYPE_MIX,
             None => codes::TENSOR_OP,
         };
@@ -131,10 +135,29 @@ impl Evaluator {
         }
     }
 
+    /// Whether text that did not parse may have bound a name: then its uses are not judged.
+    pub(super) fn is_lost(&self, name: &str) -> bool {
+        self.lost_any || self.lost.contains(name)
+    }
+
+    /// Whether `//` stands before a name and nothing behind it: `let x = 3 // count`.
+    fn ends_in_slashes(&self, span: Span) -> bool {
+        let Some(file) = self.sources.get(span.file) else { return false };
+        let before = file.text.get(..span.start as usize).unwrap_or_default();
+        let behind = file.text.get(span.end as usize..).unwrap_or_default();
+        let rest = behind.lines().next().unwrap_or_default();
+        before.trim_end_matches([' ', '\t']).ends_with("//") && rest.trim().is_empty()
+    }
+
     /// An error for a name that nothing defines.
     pub(super) fn unknown_name(&mut self, name: &str, span: Span, known: &[String]) -> Halt {
+        if self.is_lost(name) {
+            return Halt::Reported;
+        }
         let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"));
-        if let Some(tip) = foreign_word(name) {
+        if self.ends_in_slashes(span) {
+            diagnostic.help.push("comments start with `#`; `//` divides and rounds down".into());
+        } else if let Some(tip) = foreign_word(name) {
             diagnostic.help.push(tip.into());
         } else if super::modules::is_library_module(name) {
             diagnostic.help.push(format!("write `use {name}` at the top of the file"));
@@ -222,6 +245,7 @@ pub fn foreign_word(name: &str) -> Option<&'static str> {
         "bmm" => "write `a @ b`: leading axes are a batch",
         "sort" | "argsort" | "sorted" | "topk" => "nothing sorts yet: `max` and `argmax` find the largest",
         "detach" => "write `stop_grad(x)`",
+        "Tensor" | "tensor" | "ndarray" => "the type of a tensor is its dtype and shape: `f32[n, m]`",
         "masked_fill" => "write `where(mask, value, x)`",
         "randint" => "write `i32(floor(uniform(shape, low: a, high: b)))`",
         "randperm" | "shuffle" => {

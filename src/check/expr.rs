@@ -27,7 +27,10 @@ const MAX_NESTING: usize = 100;
 impl Evaluator {
     pub(super) fn expr(&mut self, cx: &Cx, id: ExprId) -> Eval {
         let span = cx.ast.expr(id).span;
-        self.deeper(span, |ev| ev.expr_kind(cx, id, span))
+        match self.deeper(span, |ev| ev.expr_kind(cx, id, span)) {
+            Ok(Value::Poison) => Err(Halt::Reported),
+            result => result,
+        }
     }
 
     fn expr_kind(&mut self, cx: &Cx, id: ExprId, span: Span) -> Eval {
@@ -43,7 +46,7 @@ impl Evaluator {
             ExprKind::Str(parts) => self.string(cx, parts, span),
             ExprKind::Name(name) => self.name(cx, name, span),
             ExprKind::List(items) => {
-                let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                let items = self.exprs(cx, items)?;
                 self.check_nesting(&items, span)?;
                 Ok(Value::list(items))
             }
@@ -51,7 +54,7 @@ impl Evaluator {
                 self.list_for(cx, *body, names, *iter, *condition)
             }
             ExprKind::Tuple(items) => {
-                let items = items.iter().map(|&i| self.expr(cx, i)).collect::<Eval<Vec<_>>>()?;
+                let items = self.exprs(cx, items)?;
                 self.check_nesting(&items, span)?;
                 Ok(if items.is_empty() { Value::Unit } else { Value::tuple(items) })
             }
@@ -72,6 +75,20 @@ impl Evaluator {
         }
     }
 
+    /// Expressions in order. One that fails does not hide what is wrong with the others.
+    fn exprs(&mut self, cx: &Cx, items: &[ExprId]) -> Eval<Vec<Value>> {
+        let mut values = Vec::with_capacity(items.len());
+        let mut failed = None;
+        for &item in items {
+            match self.expr(cx, item) {
+                Ok(value) => values.push(value),
+                Err(Halt::Reported) if !self.stops_at_errors() => failed = Some(Halt::Reported),
+                Err(halt) => return Err(halt),
+            }
+        }
+        failed.map_or(Ok(values), Err)
+    }
+
     /// A block with a scope of its own, through which assignments pass.
     pub(super) fn inner_block(&mut self, cx: &Cx, block: &Block) -> Eval {
         let inner = cx.in_scope(cx.scope.child(ScopeKind::Block));
@@ -90,12 +107,13 @@ impl Evaluator {
             }
             return Ok(binding.value);
         }
-        if let Some(value) = self.builtin_name(name) {
+        if let Some(value) = self.builtin_name(name).or_else(|| self.settings.host.value(name)) {
             return Ok(value);
         }
         let mut known: Vec<String> = cx.scope.visible_names().iter().map(ToString::to_string).collect();
         known.extend(language::names().map(String::from));
         known.extend(tensor::functions().iter().map(|f| f.name.to_string()));
+        known.extend(self.settings.host.names().map(String::from));
         Err(self.unknown_name(name, span, &known))
     }
 
@@ -367,16 +385,27 @@ impl Evaluator {
         let message = if size.depth > MAX_NESTING {
             format!("lists are nested more than {MAX_NESTING} deep")
         } else if size.items > limit {
-            format!("a list that holds more than {limit} items, with all the lists in it")
+            format!(
+                "a list that holds more than {limit} items, with all the lists in it (`max_items` of this engine)"
+            )
         } else {
             return Ok(());
         };
         Err(self.error(codes::LIMIT, span, message))
     }
 
-    /// Checks for a wish to stop, in loops.
-    pub(super) fn pause(&mut self) -> Eval<()> {
-        if self.cancelled() { Err(Halt::Cancelled) } else { Ok(()) }
+    /// One more pass of a loop: the host may wish to stop, and passes are counted.
+    pub(super) fn pause(&mut self, span: Span) -> Eval<()> {
+        if self.cancelled() {
+            return Err(Halt::Cancelled);
+        }
+        self.passes += 1;
+        let limit = self.settings.limits.max_iterations;
+        if self.passes > limit {
+            let message = format!("loops make more than {limit} passes (`max_iterations` of this engine)");
+            return Err(self.error(codes::LIMIT, span, message));
+        }
+        Ok(())
     }
 
     pub(super) fn is_check(&self) -> bool {

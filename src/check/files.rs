@@ -119,6 +119,7 @@ impl Evaluator {
         let contents = self.contents("save", &args)?;
         let Some((path, at)) = file else { return Ok(Value::Unit) };
         if self.mode == Mode::Check || self.in_graph() {
+            self.warn_of_missing_folder(&path, at);
             self.written.insert(path);
             return Ok(Value::Unit);
         }
@@ -157,6 +158,15 @@ impl Evaluator {
         Ok(Value::Unit)
     }
 
+    /// A run would get to its first `save` before it fails.
+    fn warn_of_missing_folder(&mut self, path: &Path, at: Span) {
+        let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty() && !f.exists()) else { return };
+        self.report(
+            Diagnostic::warning(codes::FILE, at, format!("there is no folder `{}`", folder.display()))
+                .help("`save` makes no folders: create it before the run, or name another"),
+        );
+    }
+
     pub(super) fn load(&mut self, args: Args, span: Span) -> Eval {
         self.only_in_script("load", span)?;
         if args.positional.len() == 1 && args.named.is_empty() {
@@ -164,6 +174,20 @@ impl Evaluator {
             return self.load_file(&file, at);
         }
         let file = self.file_argument("load", &args, span)?;
+        if let Some((name, _, at)) = args.named.iter().find(|(_, v, _)| matches!(v, Value::Stored(_))) {
+            let (name, at) = (name.clone(), *at);
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::ARGUMENTS,
+                    at,
+                    format!("`load` fills models and optimizers, and `{}` is a tensor", name.name),
+                )
+                .help(format!(
+                    "a tensor is a value: bind what the file holds, `let {0} = load(\"file.safetensors\").{0}`",
+                    name.name
+                )),
+            ));
+        }
         let contents = self.contents("load", &args)?;
         let Some((path, at)) = file else { return Ok(Value::Unit) };
         // A file that the script itself will have written by then may be missing in mode Check.
@@ -174,6 +198,20 @@ impl Evaluator {
         Ok(Value::Unit)
     }
 
+    /// Whether a tensor of a file is what a parameter or state takes.
+    fn fits(&self, path: &Path, cell: &Cell, found: &Type) -> Result<(), script::Error> {
+        let (name, expected) = (cell.name(), &cell.ty);
+        if found == expected {
+            return Ok(());
+        }
+        let text = format!("`{}`: `{name}` is {found}, expected {expected}", path.display());
+        Err(script::Error::new(text).help(if found.shape() == expected.shape() {
+            format!("it was saved as {}: make the model with that dtype, `… in {}`", found.dtype(), found.dtype())
+        } else {
+            "the model that was saved had other sizes: make this one with the same, also with the same `--set`".into()
+        }))
+    }
+
     pub(super) fn load_into(&mut self, path: &Path, contents: &Contents, at: Span) -> Eval<()> {
         let result = safetensors::Reader::open(path).and_then(|mut reader| {
             // First everything is checked, so that nothing is half loaded.
@@ -181,12 +219,9 @@ impl Evaluator {
             for cell in &contents.cells {
                 let name = cell.name();
                 if self.mode == Mode::Check {
-                    let found = reader.ty(&name)?;
-                    if found != cell.ty {
-                        let text = format!("`{}`: `{name}` is {found}, expected {}", path.display(), cell.ty);
-                        return Err(script::Error::new(text));
-                    }
+                    self.fits(path, cell, &reader.ty(&name)?)?;
                 } else {
+                    self.fits(path, cell, &reader.ty(&name)?)?;
                     loaded.push(reader.read_as(&name, &cell.ty)?);
                 }
             }

@@ -72,6 +72,7 @@ impl Evaluator {
         self.calls.push(site);
         let result = self.deeper(span, body);
         let site = self.calls.pop();
+        self.too_deep &= !self.calls.is_empty();
         if self.frames.len() == depth
             && let (Some(frame), Some(site)) = (self.frames.last_mut(), site)
         {

@@ -9,7 +9,7 @@ use super::{
     tensor::Operand,
     value::{Cell, Tree, Value, cells_of},
 };
-use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, source::Span};
+use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, ops::Cause, source::Span};
 
 /// One per value asked for; `None` where nothing depends on it.
 type Gradients = Vec<Option<ValueId>>;
@@ -64,6 +64,9 @@ impl Evaluator {
                 let origin = frame.graph.node(failure.node).origin();
                 let at = frame.graph.origins.get(origin).span;
                 let error = failure.error;
+                if error.cause != Cause::Program {
+                    return Err(self.op_error(span, error));
+                }
                 let code =
                     if error.message.starts_with("internal: ") { codes::INTERNAL } else { codes::GRADIENT };
                 let mut diagnostic =

@@ -24,13 +24,14 @@ impl Evaluator {
             Value::List(items) | Value::Tuple(items) => {
                 let count = if once { 1 } else { items.len() };
                 for (k, item) in items.iter().take(count).enumerate() {
-                    self.pause()?;
+                    self.pause(span)?;
                     visit(self, k, item.clone())?;
                 }
                 Ok(())
             }
             Value::Str(text) => {
                 for (k, c) in text.chars().enumerate() {
+                    self.pause(span)?;
                     visit(self, k, Value::str(c.to_string()))?;
                 }
                 Ok(())
@@ -51,7 +52,7 @@ impl Evaluator {
                     ));
                 };
                 for k in 0..if once { rows.min(1) } else { rows } {
-                    self.pause()?;
+                    self.pause(span)?;
                     let row = self.scripted(span, |ev| {
                         let (id, _) = ev.tensor_value(iterable, span)?;
                         let row = ev.build(span, |f| {
@@ -90,7 +91,7 @@ impl Evaluator {
                     codes::LIMIT,
                     span,
                     format!(
-                        "a loop of {} passes in graph code, which unrolls; the limit is {limit}",
+                        "a loop of {} passes in graph code, which unrolls; the limit is {limit} (`max_items`)",
                         range.len()
                     ),
                 ));
@@ -101,7 +102,7 @@ impl Evaluator {
             return visit(self, 0, Value::Unknown(Unknown::Int(sample)));
         }
         for k in 0..range.len() {
-            self.pause()?;
+            self.pause(span)?;
             let Some(number) = range.get(k) else { break };
             visit(self, k as usize, Value::Int(number))?;
         }
@@ -120,7 +121,7 @@ impl Evaluator {
                 return Err(ev.error(
                     codes::LIMIT,
                     span,
-                    format!("a list of more than {limit} items, the limit of this engine"),
+                    format!("a list of more than {limit} items (`max_items` of this engine)"),
                 ));
             }
             items.push(item);

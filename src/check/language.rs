@@ -363,8 +363,8 @@ fn debug(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
         None => None,
     };
     let label = label.unwrap_or_else(|| ev.sources.text(at).into());
-    if !matches!(ev.frames.last().map(|f| &f.kind), Some(FrameKind::Step(_))) {
-        // Nothing is hidden outside of a step: show it, or pass it on while a type is worked out.
+    if !matches!(ev.frames.last().map(|f| &f.kind), Some(FrameKind::Step(_) | FrameKind::Script)) {
+        // Nothing is hidden at the top level: show it, or pass it on while a type is worked out.
         if !ev.in_graph()
             && !ev.is_check()
             && let Some(text) = ev.text(&x, at)?

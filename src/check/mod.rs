@@ -10,7 +10,9 @@ mod args;
 mod assign;
 mod attribute;
 mod call;
+mod contract;
 mod data;
+mod declarations;
 mod errors;
 mod expr;
 mod files;
@@ -18,6 +20,7 @@ mod frame;
 mod function;
 mod gradient;
 mod host;
+mod host_call;
 mod index;
 mod iterate;
 mod language;
@@ -29,6 +32,7 @@ mod operand;
 mod operator;
 mod optimizer;
 mod persistent;
+mod plans;
 mod region;
 mod release;
 mod resolve;
@@ -47,34 +51,44 @@ mod types;
 mod update;
 pub mod value;
 mod walk;
+mod witness;
 
 use std::{
     path::PathBuf,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak},
 };
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use errors::{Eval, Halt, closest, foreign_word};
 pub use frame::Ensure;
+pub use plans::PlanCache;
 pub use scope::{Binding, Scope, ScopeKind};
 pub use step::Compiled;
 
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    engine::HostTable,
     exec::{Tensor, cpu::Arena},
+    guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
     plan::Plan,
+    schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
 };
 use frame::Frame;
 use modules::ModuleState;
 use value::{Cx, Step, Value};
+
+/// Whether a name is there without a declaration.
+pub(crate) fn is_builtin(name: &str) -> bool {
+    matches!(name, "training" | "inf" | "nan" | "pi")
+        || DType::parse(name).is_some()
+        || language::find(name).is_some()
+        || tensor::find(name).is_some()
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -97,6 +111,8 @@ pub struct Limits {
     pub max_depth: usize,
     /// Items of a list, and passes of a loop in graph code.
     pub max_items: usize,
+    /// Passes of all loops of one run, call or compilation together.
+    pub max_iterations: u64,
 }
 
 impl Default for Limits {
@@ -107,6 +123,7 @@ impl Default for Limits {
             max_host_bytes: host_memory(),
             max_depth: 4_000,
             max_items: 1 << 24,
+            max_iterations: u64::MAX,
         }
     }
 }
@@ -133,6 +150,14 @@ pub struct Settings {
     /// Continue from the last file that the script saves.
     pub resume: bool,
     pub planning: Planning,
+    /// Stops what this evaluator does.
+    pub cancel: CancelToken,
+    /// What the host brings.
+    pub host: Arc<HostTable>,
+    /// Plans that others have made of the same program.
+    pub plans: Arc<PlanCache>,
+    /// Which order to plan. Contracts are judged for the best one only.
+    pub order: OrderKind,
 }
 
 /// How far steps are planned.
@@ -142,7 +167,7 @@ pub enum Planning {
     Nothing,
     /// The plan that runs, with a bound that may be below what can be proved.
     Quick,
-    /// The same plan, with the best bound.
+    /// The same plan, with the best bounds: on its peak, and on every legal order.
     #[default]
     Proved,
 }
@@ -156,6 +181,10 @@ impl Default for Settings {
             directory: PathBuf::from("."),
             resume: false,
             planning: Planning::default(),
+            cancel: CancelToken::new(),
+            host: Arc::default(),
+            plans: Arc::default(),
+            order: OrderKind::default(),
         }
     }
 }
@@ -170,7 +199,7 @@ struct CallSite {
     parent: Option<OriginId>,
 }
 
-/// What receives printed text.
+/// What receives printed text, a line at a time.
 pub type Output = Box<dyn FnMut(&str) + Send>;
 
 pub struct Evaluator {
@@ -182,8 +211,9 @@ pub struct Evaluator {
     pub script: Arc<Scope>,
     /// Plans of steps, in the order in which they were made.
     pub plans: Vec<Arc<Plan>>,
-    pub cancel: Arc<AtomicBool>,
-    pub output: Output,
+    pub guard: Guard,
+    /// Shared with a step that runs, which shows values while it does.
+    pub output: Arc<Mutex<Output>>,
     /// What receives lines about the run itself.
     pub notice: Output,
     /// Statements with effects (loops, printing, files) happen. Off for sessions that only define.
@@ -193,6 +223,15 @@ pub struct Evaluator {
     /// Models whose bodies are being evaluated, the innermost last.
     building: Vec<model::Building>,
     depth: usize,
+    /// The limit on depth is reached: all calls on their way end before anything else is evaluated. A
+    /// function that calls itself twice would otherwise try both at every level.
+    too_deep: bool,
+    /// Names that text which did not parse may have bound.
+    lost: FxHashSet<Name>,
+    /// Such a text declared something whose name is lost too.
+    lost_any: bool,
+    /// How many statements failed so far.
+    failures: usize,
     /// Branches around the code that is followed whose conditions are not known, in mode Check.
     doubtful: usize,
     /// In mode Check: a whole number was taken from a tensor, and a sample stands for it.
@@ -209,6 +248,8 @@ pub struct Evaluator {
     checked_inits: FxHashSet<(Span, Type)>,
     /// Types of optimizer states, by (place of the expression, type of the parameter).
     state_types: FxHashMap<(Span, Type), Type>,
+    /// Passes of loops since the host's call began.
+    pub passes: u64,
     /// How many script expressions with random numbers there were.
     random_calls: u64,
     used_sets: FxHashSet<String>,
@@ -233,12 +274,20 @@ pub struct Evaluator {
     written: FxHashSet<PathBuf>,
     /// The memory that all steps share.
     arena: Arena,
+    /// Gradient functions of host ops, elaborated.
+    templates: host_call::Templates,
+    /// A gradient function of a host op is being elaborated.
+    in_template: bool,
+    /// Of this evaluator: objects that hosts hold belong to one.
+    pub id: u64,
 }
 
 impl Evaluator {
     pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
         let script = Scope::new(ScopeKind::Script, None);
         let arena = Arena::new(settings.limits.max_host_bytes);
+        let ledger = Arc::new(Ledger::new(settings.limits.max_host_bytes));
+        let guard = Guard { cancel: settings.cancel.clone(), ledger };
         Evaluator {
             mode,
             settings,
@@ -247,14 +296,18 @@ impl Evaluator {
             scopes: vec![Arc::downgrade(&script)],
             script,
             plans: Vec::new(),
-            cancel: Arc::new(AtomicBool::new(false)),
-            output: Box::new(|_| {}),
+            guard,
+            output: Arc::new(Mutex::new(Box::new(|_| {}))),
             notice: Box::new(|_| {}),
             effects: true,
             frames: Vec::new(),
             calls: Vec::new(),
             building: Vec::new(),
             depth: 0,
+            too_deep: false,
+            lost: FxHashSet::default(),
+            lost_any: false,
+            failures: 0,
             doubtful: 0,
             guessed: false,
             modules: FxHashMap::default(),
@@ -263,6 +316,7 @@ impl Evaluator {
             declared: None,
             checked_inits: FxHashSet::default(),
             state_types: FxHashMap::default(),
+            passes: 0,
             random_calls: 0,
             used_sets: FxHashSet::default(),
             console: script::Console::default(),
@@ -277,6 +331,9 @@ impl Evaluator {
             pending_counts: FxHashMap::default(),
             written: FxHashSet::default(),
             arena,
+            templates: Default::default(),
+            in_template: false,
+            id: value::fresh_id(),
         }
     }
 
@@ -284,6 +341,12 @@ impl Evaluator {
     /// last one where it is an expression.
     pub fn evaluate(&mut self, ast: Arc<Ast>) -> Eval<Value> {
         let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(&self.script) };
+        self.lost.extend(ast.lost.iter().cloned());
+        self.lost_any |= ast.lost_any;
+        // What two declarations of one name would do is not to happen.
+        if !self.judge_declarations(&ast) && self.mode == Mode::Run {
+            return Err(Halt::Reported);
+        }
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);
@@ -298,6 +361,7 @@ impl Evaluator {
         self.calls.clear();
         self.building.clear();
         self.depth = 0;
+        self.too_deep = false;
         self.doubtful = 0;
         result
     }
@@ -311,7 +375,7 @@ impl Evaluator {
             .sets
             .iter()
             .map(|(name, _)| name.clone())
-            .filter(|name| !self.used_sets.contains(name))
+            .filter(|name| !self.used_sets.contains(name) && !self.lost.contains(name.as_str()))
             .collect();
         for name in unused {
             self.report(
@@ -331,7 +395,7 @@ impl Evaluator {
     }
 
     fn cancelled(&self) -> bool {
-        self.cancel.load(Ordering::Relaxed)
+        self.guard.cancel.is_cancelled()
     }
 
     /// Whether the next error ends the evaluation: in mode Run nothing after it may happen.
@@ -348,7 +412,11 @@ impl Evaluator {
 
     /// One level deeper; an error where the limit is reached.
     fn deeper<T>(&mut self, span: Span, run: impl FnOnce(&mut Self) -> Eval<T>) -> Eval<T> {
+        if self.too_deep {
+            return Err(Halt::Reported);
+        }
         if self.depth >= self.settings.limits.max_depth {
+            self.too_deep = !self.calls.is_empty();
             let limit = self.settings.limits.max_depth;
             // Every level of the recursion ends here: one message at the call that started it.
             let outermost = self.calls.first().map_or(span, |c| c.span);
@@ -356,7 +424,9 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::TOO_DEEP,
                     outermost,
-                    format!("calls and expressions are nested more than {limit} deep"),
+                    format!(
+                        "calls and expressions are nested more than {limit} deep (`max_depth` of this engine)"
+                    ),
                 )
                 .help(
                     "a function that calls itself must reach an end, on values known when the graph is built",

@@ -155,6 +155,11 @@ impl Evaluator {
         }
         let Some(building) = self.building.last_mut() else { return Err(Halt::Reported) };
         let scope = Arc::clone(&building.scope);
+        // Twice in one body is reported with the declarations.
+        let is_reported = |d: &Diagnostic| d.code == codes::DUPLICATE_NAME && d.primary.span == name.span;
+        if self.diagnostics.iter().any(is_reported) {
+            return Err(Halt::Reported);
+        }
         if let Some(earlier) = scope.get(&name.name).filter(|_| building.order.contains(&name.name)) {
             return Err(self.report(
                 Diagnostic::error(

@@ -123,6 +123,8 @@ impl Evaluator {
         // The calls that led to `use` have nothing to do with what is wrong in the module.
         let calls = std::mem::take(&mut self.calls);
         let frames = std::mem::take(&mut self.frames);
+        self.lost.extend(ast.lost.iter().cloned());
+        self.judge_declarations(&ast);
         let result = self.statements(&cx, &ast.body);
         self.calls = calls;
         self.frames = frames;

@@ -33,13 +33,16 @@ impl Evaluator {
 
     /// The innermost graph, with new nodes stamped as coming from `span`.
     pub(super) fn frame_at(&mut self, span: Span) -> Eval<&mut Frame> {
+        if self.cancelled() {
+            return Err(Halt::Cancelled);
+        }
         let limit = self.settings.limits.max_nodes;
         let frame = self.frame(span)?;
         if frame.graph.len() > limit {
             return Err(self.error(
                 codes::LIMIT,
                 span,
-                format!("the graph has more than {limit} nodes, the limit of this engine"),
+                format!("the graph has more than {limit} nodes (`max_nodes` of this engine)"),
             ));
         }
         let frame = self.frame(span)?;

@@ -61,7 +61,14 @@ impl Evaluator {
     }
 
     pub(super) fn binary(&mut self, cx: &Cx, op: BinaryOp, left: ExprId, right: ExprId, span: Span) -> Eval {
-        let a = self.expr(cx, left)?;
+        let a = match self.expr(cx, left) {
+            Err(Halt::Reported) if !self.stops_at_errors() => {
+                // One side that fails does not hide what is wrong with the other.
+                self.expr(cx, right)?;
+                return Err(Halt::Reported);
+            }
+            value => value?,
+        };
         // `and` and `or` leave the right side out where the left one decides.
         match (op, &a) {
             (BinaryOp::And, Value::Bool(false)) | (BinaryOp::Or, Value::Bool(true)) => return Ok(a),
@@ -99,7 +106,7 @@ impl Evaluator {
                     return Err(self.error(
                         codes::LIMIT,
                         span,
-                        format!("a string of more than {limit} bytes"),
+                        format!("a string of more than {limit} bytes (`max_items` of this engine)"),
                     ));
                 }
                 Ok(Value::Str(format!("{x}{y}").into()))
@@ -142,7 +149,7 @@ impl Evaluator {
         Err(self.error(
             codes::LIMIT,
             span,
-            format!("a list of {count} items; the limit of this engine is {limit}"),
+            format!("a list of {count} items; the limit of this engine is {limit} (`max_items`)"),
         ))
     }
 

@@ -9,7 +9,7 @@ use super::{
     frame::{Frame, FrameKind, ScalarBinding},
     scope::{Scope, ScopeKind},
     tensor::Operand,
-    value::{Cell, Cx, Init, Optimizer, OptimizerDef, Unknown, Value, lock},
+    value::{Cell, Cx, Init, MadeFor, Optimizer, OptimizerDef, Unknown, Value, cells_of, lock},
 };
 use crate::{
     codes,
@@ -27,8 +27,11 @@ impl Evaluator {
             Value::List(items) => items.iter().any(|i| matches!(i, Value::Model(_) | Value::Param(_))),
             _ => false,
         };
+        let mut made_for = None;
         if args.positional.first().is_some_and(|(v, _)| is_target(v)) {
-            args.positional.remove(0);
+            let (target, at) = args.positional.remove(0);
+            let cells = cells_of(&target).iter().map(|c| c.id).collect();
+            made_for = Some(MadeFor { cells, what: titled(&target), span: at });
         }
         let title = Arc::clone(&def.decl.name.name);
         let master = self.master(def, &mut args)?;
@@ -66,7 +69,9 @@ impl Evaluator {
             _ => None,
         };
         let Some((step, path)) = inline else {
-            return Ok(Value::Optimizer(Optimizer::new(Arc::clone(def), hyper, master)));
+            let optimizer = Optimizer::new(Arc::clone(def), hyper, master);
+            *lock(&optimizer.made_for) = made_for;
+            return Ok(Value::Optimizer(optimizer));
         };
         let mut known = lock(&step.optimizers);
         let count = known.len();
@@ -81,6 +86,7 @@ impl Evaluator {
             optimizer
         });
         *lock(&optimizer.hyper) = hyper;
+        *lock(&optimizer.made_for) = made_for;
         Ok(Value::Optimizer(Arc::clone(optimizer)))
     }
 
@@ -117,6 +123,7 @@ impl Evaluator {
         pairs: Vec<(Arc<Cell>, Value)>,
         span: Span,
     ) -> Eval<()> {
+        self.check_made_for(optimizer, &pairs, span)?;
         let t = self.update_count(optimizer, span)?;
         let frame = self.frame(span)?;
         let compute = frame.compute.take();
@@ -138,6 +145,32 @@ impl Evaluator {
         frame.compute = compute;
         frame.graph.cursor.role = role;
         result
+    }
+
+    /// An optimizer that was made for a model trains that, or parts of it.
+    fn check_made_for(
+        &mut self,
+        optimizer: &Arc<Optimizer>,
+        pairs: &[(Arc<Cell>, Value)],
+        span: Span,
+    ) -> Eval<()> {
+        let made_for = lock(&optimizer.made_for);
+        let Some(known) = made_for.as_ref() else { return Ok(()) };
+        let Some((other, _)) = pairs.iter().find(|(cell, _)| !known.cells.contains(&cell.id)) else {
+            return Ok(());
+        };
+        let (title, what, place) = (optimizer.name(), known.what.clone(), known.span);
+        drop(made_for);
+        Err(self.report(
+            Diagnostic::error(
+                codes::OPTIMIZER,
+                span,
+                format!("`{title}` is made for {what}, and does not train `{}`", other.name()),
+            )
+            .secondary(place, "made for this")
+            .secondary(other.span, format!("`{}` is declared here", other.name()))
+            .help("make an optimizer for each model, or leave the model out where it is made"),
+        ))
     }
 
     /// `t`: the number of this update, from 1.
@@ -354,5 +387,14 @@ impl Evaluator {
             }
             None => Err(self.error(codes::TYPE_MISMATCH, expr_span, "a state starts as a tensor")),
         }
+    }
+}
+
+/// What an optimizer is made for, in words. Names are those of variables, which are known by then.
+fn titled(target: &Value) -> String {
+    match target {
+        Value::Model(model) => format!("the model `{}`", model.title()),
+        Value::Param(cell) => format!("the parameter `{}`", cell.name()),
+        _ => "a list of models".to_string(),
     }
 }

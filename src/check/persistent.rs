@@ -194,6 +194,14 @@ pub fn cells_of(value: &Value) -> Vec<Arc<Cell>> {
     cells
 }
 
+/// What the first argument of an optimizer said: `optim.adamw(net, lr: 1e-3)`.
+pub struct MadeFor {
+    pub cells: FxHashSet<u64>,
+    /// As messages call it: `the model \`net\``.
+    pub what: String,
+    pub span: Span,
+}
+
 /// An optimizer with its hyper-parameters and the state that it keeps for each parameter.
 pub struct Optimizer {
     pub id: u64,
@@ -207,6 +215,8 @@ pub struct Optimizer {
     pub states: Mutex<FxHashMap<(u64, Name), Arc<Cell>>>,
     /// The states in the order they were made, for saving.
     pub state_order: Mutex<Vec<Arc<Cell>>>,
+    /// The parameters of the model that it was made for, with the place where that was said.
+    pub made_for: Mutex<Option<MadeFor>>,
     /// The parameters that it updates.
     pub targets: Mutex<Vec<Arc<Cell>>>,
     /// How many updates it has made.
@@ -223,6 +233,7 @@ impl Optimizer {
             name: Mutex::default(),
             states: Mutex::default(),
             state_order: Mutex::default(),
+            made_for: Mutex::default(),
             targets: Mutex::default(),
             count: AtomicU64::new(0),
         })

@@ -281,7 +281,7 @@ impl Evaluator {
         let outer = self.frames.last().and_then(|f| f.iteration.clone());
         let label = names.first().map_or("micro-batch".into(), |n| Name::clone(&n.name));
         for k in 0..parts {
-            self.pause()?;
+            self.pause(span)?;
             if let Some(frame) = self.frames.last_mut() {
                 frame.iteration = Some(format!("{label} {k}").into());
             }

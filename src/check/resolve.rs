@@ -1,5 +1,5 @@
-//! Names in bodies that no call has visited: functions, steps and models that a script declares are
-//! judged even where it never uses them.
+//! Names in code that evaluation has not visited: functions, steps and models that a script declares
+//! are judged even where it never uses them, and so are branches that it does not take.
 //!
 //! The pass is lenient where only values can tell (fields, arguments) and exact about scopes.
 
@@ -7,6 +7,7 @@ use rustc_hash::FxHashSet;
 
 use super::{Evaluator, language, tensor, value::Cx, walk};
 use crate::{
+    ir::DType,
     source::Span,
     syntax::ast::{
         Arg, Ast, Block, DimExpr, ExprId, ExprKind, FnDecl, Ident, IndexItem, ModelDecl, Name, OptimizerDecl,
@@ -19,13 +20,15 @@ struct Resolver<'a> {
     /// Names in scope, the innermost last.
     scopes: Vec<FxHashSet<Name>>,
     unknown: Vec<(Name, Span, Vec<String>)>,
+    unknown_types: Vec<&'a TypeExpr>,
 }
 
 impl Evaluator {
     /// Reports names in the declarations of a file that nothing defines. What evaluation has
     /// reported already is the same diagnostic, and is not repeated.
     pub(super) fn resolve_declarations(&mut self, cx: &Cx) {
-        let mut resolver = Resolver { ast: &cx.ast, scopes: Vec::new(), unknown: Vec::new() };
+        let mut resolver =
+            Resolver { ast: &cx.ast, scopes: Vec::new(), unknown: Vec::new(), unknown_types: Vec::new() };
         // A function sees every name of the top level when it is called, wherever that is bound.
         let mut top: FxHashSet<Name> = cx.scope.visible_names().into_iter().collect();
         let whole = Block { stmts: cx.ast.body.clone(), tail: None, span: Span::default() };
@@ -34,12 +37,18 @@ impl Evaluator {
                 top.extend(bound_names(&cx.ast.stmt(id).kind).into_iter().map(|n| Name::clone(&n.name)));
             }
         });
+        top.extend(self.settings.host.names().map(Name::from));
         resolver.scopes.push(top);
         for &id in &cx.ast.body {
-            resolver.declaration(&cx.ast.stmt(id).kind);
+            resolver.stmt(&cx.ast.stmt(id).kind);
         }
+        let unknown_types = resolver.unknown_types;
         for (name, span, known) in resolver.unknown {
             self.unknown_name(&name, span, &known);
+        }
+        for ty in unknown_types {
+            // Everything that is in scope was tried; this words the message.
+            let _ = self.meaning(cx, ty);
         }
     }
 }
@@ -47,7 +56,7 @@ impl Evaluator {
 /// The names that a statement binds in its own scope.
 fn bound_names(stmt: &StmtKind) -> Vec<&Ident> {
     match stmt {
-        StmtKind::Let { names, .. } => names.iter().collect(),
+        StmtKind::Let { names, .. } | StmtKind::Error(names) => names.iter().collect(),
         StmtKind::Const { name, .. } => vec![name],
         StmtKind::Use { path, alias } => alias.as_ref().or(path.last()).into_iter().collect(),
         StmtKind::Fn(decl) | StmtKind::Step(decl) => vec![&decl.name],
@@ -58,7 +67,7 @@ fn bound_names(stmt: &StmtKind) -> Vec<&Ident> {
     }
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
     fn is_known(&self, name: &str) -> bool {
         self.scopes.iter().any(|s| s.contains(name))
             || language::names().any(|n| n == name)
@@ -77,7 +86,7 @@ impl Resolver<'_> {
         self.scopes.pop();
     }
 
-    fn declaration(&mut self, stmt: &StmtKind) {
+    fn declaration(&mut self, stmt: &'a StmtKind) {
         match stmt {
             StmtKind::Fn(decl) | StmtKind::Step(decl) => self.function(decl),
             StmtKind::Model(decl) => self.model(decl),
@@ -86,7 +95,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn function(&mut self, decl: &FnDecl) {
+    fn function(&mut self, decl: &'a FnDecl) {
         self.scoped(|r| {
             r.params(&decl.params);
             r.types(decl.result.iter());
@@ -94,7 +103,7 @@ impl Resolver<'_> {
         });
     }
 
-    fn model(&mut self, decl: &ModelDecl) {
+    fn model(&mut self, decl: &'a ModelDecl) {
         self.scoped(|r| {
             r.params(&decl.params);
             // Methods see every field; declarations may stand inside of `if` and `for`.
@@ -109,7 +118,7 @@ impl Resolver<'_> {
         });
     }
 
-    fn optimizer(&mut self, decl: &OptimizerDecl) {
+    fn optimizer(&mut self, decl: &'a OptimizerDecl) {
         self.scoped(|r| {
             r.params(&decl.params);
             ["p", "g", "t"].into_iter().for_each(|n| r.bind(&n.into()));
@@ -119,7 +128,7 @@ impl Resolver<'_> {
         });
     }
 
-    fn params(&mut self, params: &[ParamDecl]) {
+    fn params(&mut self, params: &'a [ParamDecl]) {
         self.types(params.iter().filter_map(|p| p.ty.as_ref()));
         for param in params {
             param.default.into_iter().for_each(|d| self.expr(d));
@@ -128,8 +137,17 @@ impl Resolver<'_> {
     }
 
     /// Capitalised names in shapes are dimension variables unless they are bound.
-    fn types<'t>(&mut self, types: impl Iterator<Item = &'t TypeExpr>) {
+    fn types(&mut self, types: impl Iterator<Item = &'a TypeExpr>) {
         for ty in types {
+            let base = &*ty.base.name;
+            let is_scalar = matches!(base, "int" | "float" | "bool" | "str" | "list" | "tuple" | "function");
+            if !is_scalar
+                && DType::parse(base).is_none()
+                && !self.scopes.iter().any(|s| s.contains(base))
+                && !base.contains('.')
+            {
+                self.unknown_types.push(ty);
+            }
             for dim in ty.dims.iter().flatten() {
                 match dim {
                     DimExpr::Default { name, .. } => self.bind(&name.name),
@@ -146,7 +164,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn block(&mut self, block: &Block) {
+    fn block(&mut self, block: &'a Block) {
         self.statements(&block.stmts);
         block.tail.into_iter().for_each(|t| self.expr(t));
     }
@@ -166,7 +184,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn stmt(&mut self, stmt: &StmtKind) {
+    fn stmt(&mut self, stmt: &'a StmtKind) {
         match stmt {
             StmtKind::For { names, iter, body } => {
                 self.expr(*iter);
@@ -210,7 +228,7 @@ impl Resolver<'_> {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
             }
             StmtKind::Ensure { limit, .. } => self.expr(*limit),
-            StmtKind::Error | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
+            StmtKind::Error(_) | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
         }
         bound_names(stmt).iter().for_each(|n| self.bind(&n.name));
     }

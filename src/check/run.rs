@@ -7,7 +7,7 @@ use super::{
     errors::{Eval, Halt},
     frame::{Frame, FrameKind, InputSource, stable_hash},
     scope::ScopeKind,
-    value::{Cell, Cx, Init, Record, Stored, Tree, Value},
+    value::{Cell, Cx, Init, Record, Stored, Tree, Value, lock},
 };
 use crate::{
     codes,
@@ -16,8 +16,9 @@ use crate::{
         Tensor,
         cpu::{self, ScalarPage},
     },
+    guard::OutOfMemory,
     ir::{Graph, Output, Type, ValueId},
-    ops::Op,
+    ops::{Cause, Op},
     source::Span,
     syntax::ast::ExprId,
 };
@@ -83,6 +84,9 @@ impl Evaluator {
             types.iter().map(|_| None).collect()
         } else {
             self.check_host_bytes(&frame.graph, span)?;
+            for ty in &types {
+                self.checked_type(ty.dtype(), ty.shape(), span)?;
+            }
             let origin = frame.graph.cursor.origin;
             frame.graph.outputs = outputs
                 .iter()
@@ -117,22 +121,25 @@ impl Evaluator {
             .flat_map(|n| n.results())
             .map(|v| graph.ty(v).bytes())
             .fold(slots, u64::saturating_add);
-        let limit = self.settings.limits.max_host_bytes;
-        if values <= limit {
+        let ledger = &self.guard.ledger;
+        let (used, limit) = (ledger.used(), ledger.limit());
+        if values <= limit.saturating_sub(used) {
             return Ok(());
         }
+        let [values, used, limit] = [values, used, limit].map(super::step_plan::mebibytes);
+        let message = format!(
+            "this needs {values}, more than the {limit} of `max_host_bytes`, of which {used} are in use"
+        );
         Err(self.report(
-            Diagnostic::error(
-                codes::LIMIT,
-                span,
-                format!(
-                    "this needs {}, more than the {} that there are",
-                    super::step_plan::mebibytes(values),
-                    super::step_plan::mebibytes(limit)
-                ),
-            )
-            .help("compute it in a `step`, whose memory is planned, or in parts"),
+            Diagnostic::error(codes::LIMIT, span, message)
+                .help("compute it in a `step`, whose memory is planned, or in parts"),
         ))
+    }
+
+    /// A parameter or state that there is no memory for.
+    fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
+        let message = format!("no memory for `{}`: {error}", cell.name());
+        self.report(Diagnostic::error(codes::LIMIT, span, message).secondary(cell.span, "declared here"))
     }
 
     /// The tensors that a graph reads, in the order of its inputs.
@@ -176,7 +183,10 @@ impl Evaluator {
         span: Span,
     ) -> Eval<Vec<Tensor>> {
         let mut slots = self.take_slots(cells, span)?;
-        let result = cpu::eval(graph, &mut slots.tensors, inputs, page);
+        let output = Arc::clone(&self.output);
+        let result = cpu::eval_and_show(graph, &mut slots.tensors, inputs, page, &mut |label, tensor| {
+            (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
+        });
         drop(slots);
         result.map_err(|error| self.run_error(error, graph, span))
     }
@@ -205,7 +215,11 @@ impl Evaluator {
             return Halt::Cancelled;
         }
         let internal = error.error.message.strip_prefix("internal: ").map(String::from);
-        let code = if internal.is_some() { codes::INTERNAL } else { codes::RUN_FAILED };
+        let code = match error.error.cause {
+            _ if internal.is_some() => codes::INTERNAL,
+            Cause::Limit => codes::LIMIT,
+            _ => codes::RUN_FAILED,
+        };
         let mut diagnostic = Diagnostic::error(code, span, internal.unwrap_or(error.error.message));
         if (error.node.0 as usize) < graph.len() {
             let mut shown = span;
@@ -246,7 +260,8 @@ impl Evaluator {
         }
         let initial = match &cell.init {
             Init::Zeros => {
-                cell.set_data(Tensor::zeros(cell.ty.clone()));
+                let zeros = Tensor::try_zeros(cell.ty.clone());
+                cell.set_data(zeros.map_err(|error| self.out_of_memory(cell, error, span))?);
                 return Ok(());
             }
             Init::Expr { cx, expr } => Initial::Expr(cx.clone(), *expr),

@@ -9,7 +9,7 @@ use super::{
     args::Args,
     errors::Eval,
     frame::FrameKind,
-    value::{Stream, StreamKind, Value},
+    value::{Stream, StreamKind, Value, lock},
 };
 use crate::{
     codes,
@@ -26,7 +26,7 @@ pub(super) struct Console {
 
 impl Evaluator {
     pub(super) fn write_line(&mut self, line: &str) {
-        (self.output)(line);
+        (lock(&self.output))(line);
     }
 
     /// Whether what a script does to the world is done.

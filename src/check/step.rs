@@ -97,6 +97,26 @@ impl Evaluator {
         Ok(compiled)
     }
 
+    /// Whether a call of a step needs no compilation: everything that it takes is there.
+    pub(super) fn is_prepared(&self, step: &Step, values: &[Value]) -> bool {
+        let known = lock(&step.compiled).clone();
+        let mut flat = Flat::default();
+        let is_flat = step.decl.params.len() == values.len()
+            && step.decl.params.iter().zip(values).all(|(param, value)| {
+                let scalar = Self::scalar_dtype(param.ty.as_ref());
+                flat.push_simple(scalar, value)
+            });
+        is_flat
+            && !self.settings.resume
+            && known.iter().any(|compiled| {
+                compiled.key == flat.key
+                    && lock(&compiled.plan).is_some()
+                    && lock(&compiled.executable).is_some()
+                    && compiled.cells.iter().all(|cell| cell.has_data())
+                    && is_current(compiled)
+            })
+    }
+
     /// Elaborates the body of a step.
     fn compile(
         &mut self,
@@ -105,7 +125,7 @@ impl Evaluator {
         flat: &Flat,
         span: Span,
     ) -> Eval<Compiled> {
-        let errors = self.error_count();
+        let errors = (self.error_count(), self.failures);
         let mut frame = Frame::new(FrameKind::Step(Arc::clone(step)));
         frame.training = walk::takes_gradients(&step.cx.ast, &step.decl.body);
         let depth = self.frames.len();
@@ -123,7 +143,8 @@ impl Evaluator {
         let result = result?;
         let (template, output_types) = self.outputs(&mut frame, step, &result);
         self.verify_releases(&frame);
-        if self.error_count() > errors {
+        // A statement that failed is reported, perhaps before: what is left is not the step.
+        if (self.error_count(), self.failures) != errors {
             return Err(Halt::Reported);
         }
         let compiled = Compiled {
@@ -188,7 +209,7 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::LIMIT,
                     span,
-                    format!("`{}` needs {} to run, more than the {} that there are", step.name(), mebibytes(peak), mebibytes(limit)),
+                    format!("`{}` needs {} to run, more than the {} of `max_host_bytes`", step.name(), mebibytes(peak), mebibytes(limit)),
                 )
                 .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
             ));
@@ -201,17 +222,14 @@ impl Evaluator {
         };
         let result = match executable {
             Ok(mut executable) => {
-                let printed = Arc::new(Mutex::new(Vec::new()));
-                let sink = Arc::clone(&printed);
+                let output = Arc::clone(&self.output);
                 executable.set_printer(Some(Box::new(move |label, tensor| {
-                    lock(&sink).push(format!("{label}: {}", crate::script::print::tensor(tensor)));
+                    (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
-                let cancel = Arc::clone(&self.cancel);
-                let result = executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, &cancel);
+                let cancel = self.guard.cancel.clone();
+                let result =
+                    executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
                 *lock(&compiled.executable) = Some(executable);
-                for line in std::mem::take(&mut *lock(&printed)) {
-                    self.write_line(&line);
-                }
                 result
             }
             Err(error) => Err(RunError { node: NodeId(0), error }),

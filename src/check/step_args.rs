@@ -44,6 +44,25 @@ pub(super) struct Flat {
     pub scalars: Vec<f64>,
 }
 
+impl Flat {
+    /// Adds what the key holds of an argument that is no list and no object; false for others.
+    pub fn push_simple(&mut self, scalar: Option<DType>, value: &Value) -> bool {
+        self.key.push(match (scalar, value) {
+            (Some(dtype), Value::Int(_) | Value::Float(_) | Value::Bool(_)) => KeyPart::Scalar(dtype),
+            (Some(dtype), Value::Stored(stored)) if stored.ty.elements() == 1 => KeyPart::Scalar(dtype),
+            (Some(_), _) => return false,
+            (None, Value::Stored(stored)) => KeyPart::Tensor(stored.ty.clone()),
+            (None, Value::Int(value)) => KeyPart::Int(*value),
+            (None, Value::Float(value)) => KeyPart::Float(value.to_bits()),
+            (None, Value::Bool(value)) => KeyPart::Bool(*value),
+            (None, Value::Str(text)) => KeyPart::Str(Arc::clone(text)),
+            (None, Value::DType(dtype)) => KeyPart::DType(*dtype),
+            (None, _) => return false,
+        });
+        true
+    }
+}
+
 impl Evaluator {
     /// Arguments by parameter, defaults included.
     pub(super) fn step_args(&mut self, step: &Arc<Step>, args: Args, span: Span) -> Eval<Vec<(Value, Span)>> {
@@ -167,6 +186,8 @@ impl Evaluator {
             Value::Optimizer(optimizer) => KeyPart::Object(optimizer.id),
             Value::TensorFunction(function) => KeyPart::Str(function.name.into()),
             Value::Builtin(builtin) => KeyPart::Str(builtin.name.into()),
+            Value::HostFunction(function) => KeyPart::Str(function.name().into()),
+            Value::HostOp(op) => KeyPart::Str(op.name().into()),
             Value::Poison => return Err(Halt::Reported),
             other => {
                 let kind = other.kind();

@@ -1,10 +1,10 @@
-//! Planning steps, and the contracts on their peaks.
+//! Planning steps. What their contracts say of the plans is in `contract`.
 
 use std::sync::Arc;
 
 use super::{
     Evaluator, Planning,
-    errors::{Eval, Halt},
+    errors::Eval,
     frame::Ensure,
     scope::ScopeKind,
     step::Compiled,
@@ -16,6 +16,7 @@ use crate::{
     codes,
     diagnostic::{Diagnostic, Severity},
     lower,
+    ops::OpError,
     plan::Plan,
     schedule,
     source::Span,
@@ -29,70 +30,26 @@ impl Evaluator {
             return Ok(plan);
         }
         let prove = self.settings.planning == Planning::Proved;
-        let options = lower::PlanOptions { schedule: schedule::Options { prove, ..Default::default() } };
-        let plan = match lower::plan(&compiled.graph, step.name(), &options) {
-            Ok(plan) => Arc::new(plan),
+        let order = self.settings.order;
+        let options =
+            lower::PlanOptions { schedule: schedule::Options { prove, order, ..Default::default() } };
+        let cache = Arc::clone(&self.settings.plans);
+        let made = cache.get(step.name(), &compiled.graph, prove, || {
+            let mut plan = lower::plan(&compiled.graph, step.name(), &options)?;
+            if prove {
+                plan.bound_every_order();
+                OpError::if_cancelled()?;
+            }
+            Ok(plan)
+        });
+        let plan = match made {
+            Ok(plan) => plan,
             Err(error) => return Err(self.op_error(step.decl.name.span, error)),
         };
         *lock(&compiled.plan) = Some(Arc::clone(&plan));
         self.plans.push(Arc::clone(&plan));
         self.check_peak(step, compiled, &plan, span)?;
         Ok(plan)
-    }
-
-    /// Checks a plan against the `ensure` statements of its step and the limit of the engine.
-    fn check_peak(&mut self, step: &Arc<Step>, compiled: &Compiled, plan: &Plan, span: Span) -> Eval<()> {
-        let peak = plan.peak_bytes();
-        let bound = plan.lower_bound_bytes();
-        let mut fits = true;
-        for ensure in &compiled.ensures {
-            if ensure.every_schedule {
-                self.report(
-                    Diagnostic::new(
-                        Severity::Note,
-                        codes::NOT_CHECKED_YET,
-                        ensure.span,
-                        "`in every schedule` is not checked yet: only the planned order was checked",
-                    )
-                    .label("another legal order may need more"),
-                );
-            }
-            if peak > ensure.limit {
-                fits = false;
-                let mut diagnostic = Diagnostic::error(
-                    codes::OVER_PEAK,
-                    ensure.span,
-                    format!(
-                        "the peak of `{}` is {}, over the {} that are ensured",
-                        step.name(),
-                        mebibytes(peak),
-                        mebibytes(ensure.limit)
-                    ),
-                )
-                .note(format!("no schedule of this step needs less than {}", mebibytes(bound)));
-                if span != step.decl.name.span {
-                    diagnostic = diagnostic.secondary(span, "for this call");
-                }
-                diagnostic
-                    .help
-                    .push("`tg plan` shows what is alive at the peak; `checkpoint < … >` recomputes instead of keeping".into());
-                self.report(diagnostic);
-            }
-        }
-        let limit = self.settings.limits.max_bytes;
-        if peak > limit {
-            return Err(self.error(
-                codes::LIMIT,
-                step.decl.name.span,
-                format!(
-                    "the peak of `{}` is {}; the limit of this engine is {}",
-                    step.name(),
-                    mebibytes(peak),
-                    mebibytes(limit)
-                ),
-            ));
-        }
-        if fits { Ok(()) } else { Err(Halt::Reported) }
     }
 
     /// Plans every step: for its signature where that is fully known, else for the calls seen.

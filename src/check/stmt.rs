@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use super::{
     Evaluator,
     errors::{Eval, Halt},
@@ -16,7 +14,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::DType,
     source::Span,
-    syntax::ast::{Arg, Block, ExprId, ExprKind, Ident, Name, Stmt, StmtId, StmtKind},
+    syntax::ast::{Arg, Block, ExprId, ExprKind, Ident, Stmt, StmtId, StmtKind},
 };
 
 impl Evaluator {
@@ -29,9 +27,12 @@ impl Evaluator {
     }
 
     fn block_statements(&mut self, cx: &Cx, block: &Block) -> Eval {
+        let failures = self.failures;
         self.statements(cx, &block.stmts)?;
         match block.tail {
             Some(tail) => self.expr(cx, tail),
+            // What a block with a failed statement would have given is not known.
+            None if self.failures > failures => Err(Halt::Reported),
             None => Ok(Value::Unit),
         }
     }
@@ -42,10 +43,13 @@ impl Evaluator {
         self.hoist(cx, stmts);
         let mut last = Value::Unit;
         for &id in stmts {
-            self.pause()?;
+            if self.cancelled() {
+                return Err(Halt::Cancelled);
+            }
             match self.stmt(cx, id) {
                 Ok(value) => last = value,
                 Err(Halt::Reported) => {
+                    self.failures += 1;
                     self.poison(cx, cx.ast.stmt(id));
                     if self.stops_at_errors() {
                         return Err(Halt::Reported);
@@ -61,7 +65,6 @@ impl Evaluator {
     /// Declares the functions, models, optimizers and steps of a block, so that they may use each
     /// other in any order.
     fn hoist(&mut self, cx: &Cx, stmts: &[StmtId]) {
-        let mut declared: FxHashMap<Name, Span> = FxHashMap::default();
         for &id in stmts {
             let stmt = cx.ast.stmt(id);
             let (name, value) = match &stmt.kind {
@@ -92,18 +95,6 @@ impl Evaluator {
                 }
                 _ => continue,
             };
-            // In one text nobody means to replace what it declares; the next input of a session may.
-            if let Some(first) = declared.insert(Arc::clone(&name.name), name.span) {
-                self.report(
-                    Diagnostic::error(
-                        codes::DUPLICATE_NAME,
-                        name.span,
-                        format!("`{}` is declared twice", name.name),
-                    )
-                    .label("declared again here")
-                    .secondary(first, "first declared here"),
-                );
-            }
             self.remember_scope(&cx.scope);
             cx.scope.declare(&name.name, value, name.span);
         }
@@ -116,7 +107,7 @@ impl Evaluator {
             return Ok(Value::Unit);
         }
         match &stmt.kind {
-            StmtKind::Error => Err(Halt::Reported),
+            StmtKind::Error(_) => Err(Halt::Reported),
             StmtKind::Fn(_)
             | StmtKind::Model(_)
             | StmtKind::Optimizer(_)
@@ -156,7 +147,7 @@ impl Evaluator {
     /// Marks what a failed statement would have bound, so that its uses are not reported too.
     fn poison(&mut self, cx: &Cx, stmt: &Stmt) {
         match &stmt.kind {
-            StmtKind::Let { names, .. } => {
+            StmtKind::Let { names, .. } | StmtKind::Error(names) => {
                 names.iter().for_each(|n| cx.scope.declare(&n.name, Value::Poison, n.span));
             }
             StmtKind::Const { name, .. } => cx.scope.declare(&name.name, Value::Poison, name.span),
@@ -174,6 +165,14 @@ impl Evaluator {
                         && let super::scope::AssignTarget::Here(scope) = cx.scope.assign_target(name)
                     {
                         scope.declare(name, Value::Poison, cx.ast.expr(target).span);
+                    }
+                }
+            }
+            // A pass that failed ended the loop: what it gives to outer names is not known.
+            StmtKind::For { body, .. } => {
+                for name in super::walk::assigned_names(&cx.ast, body) {
+                    if let super::scope::AssignTarget::Here(scope) = cx.scope.assign_target(&name) {
+                        scope.declare(&name, Value::Poison, stmt.span);
                     }
                 }
             }
@@ -412,7 +411,7 @@ fn is_definition(stmt: &StmtKind) -> bool {
             | StmtKind::Step(_)
             | StmtKind::Optimizer(_)
             | StmtKind::Allow(_)
-            | StmtKind::Error
+            | StmtKind::Error(_)
     )
 }
 

@@ -37,7 +37,11 @@ impl Evaluator {
         }
         let limit = self.settings.limits.max_items;
         if text.len() > limit {
-            return Err(self.error(codes::LIMIT, span, format!("a string of more than {limit} bytes")));
+            return Err(self.error(
+                codes::LIMIT,
+                span,
+                format!("a string of more than {limit} bytes (`max_items` of this engine)"),
+            ));
         }
         Ok(if known { Value::Str(text.into()) } else { Value::Unknown(Unknown::Str) })
     }
@@ -164,6 +168,7 @@ impl Evaluator {
         span: Span,
         error: script::Error,
     ) -> super::Halt {
+        let code = if error.is_limit { codes::LIMIT } else { code };
         let mut diagnostic = Diagnostic::error(code, span, error.message);
         diagnostic.help.extend(error.help);
         self.report(diagnostic)
@@ -196,7 +201,12 @@ pub(super) fn type_name(value: &Value) -> Arc<str> {
         Value::DType(_) => "dtype",
         Value::Tensor(_) | Value::Stored(_) | Value::Param(_) => "tensor",
         Value::Module(_) => "module",
-        Value::Function(_) | Value::Builtin(_) | Value::TensorFunction(_) | Value::Method(_) => "function",
+        Value::Function(_)
+        | Value::Builtin(_)
+        | Value::TensorFunction(_)
+        | Value::Method(_)
+        | Value::HostFunction(_)
+        | Value::HostOp(_) => "function",
         Value::ModelDef(_) | Value::OptimizerDef(_) => "declaration",
         Value::Model(_) => "model",
         Value::Optimizer(_) => "optimizer",

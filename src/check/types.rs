@@ -56,6 +56,9 @@ impl Evaluator {
         {
             return Ok(Meaning::Model(def));
         }
+        if self.is_lost(name) {
+            return Err(super::Halt::Reported);
+        }
         let known = ["f32", "f16", "bf16", "f64", "i32", "i64", "bool", "u8", "int", "float", "str", "list"];
         let mut diagnostic =
             Diagnostic::error(codes::UNKNOWN_NAME, ty.base.span, format!("unknown type `{name}`"));
@@ -172,7 +175,7 @@ impl Evaluator {
             Ok(ty) if ty.bytes() > limit => Err(self.error(
                 codes::LIMIT,
                 span,
-                format!("{ty} takes {} bytes; the limit of this engine is {limit}", ty.bytes()),
+                format!("{ty} takes {} bytes; the limit of this engine is {limit} (`max_bytes`)", ty.bytes()),
             )),
             Ok(ty) => Ok(ty),
             Err(error) => Err(self.error(codes::SHAPE_MISMATCH, span, error.to_string())),
@@ -205,7 +208,12 @@ impl Evaluator {
             (Meaning::Kind("function"), v) => {
                 matches!(
                     v,
-                    Value::Function(_) | Value::Builtin(_) | Value::TensorFunction(_) | Value::Model(_)
+                    Value::Function(_)
+                        | Value::Builtin(_)
+                        | Value::TensorFunction(_)
+                        | Value::HostFunction(_)
+                        | Value::HostOp(_)
+                        | Value::Model(_)
                 )
             }
             (Meaning::Model(def), Value::Model(model)) => model.def.id == def.id,
@@ -284,6 +292,9 @@ impl Evaluator {
                 }
             },
         };
+        if align(dims, actual.shape()).is_none() {
+            return Err(self.rank_differs(ty, dims, &actual, what, span));
+        }
         let sizes = self.dims(cx, dims)?;
         let pairs = align(&sizes, actual.shape());
         let clash = match &pairs {
@@ -312,11 +323,28 @@ impl Evaluator {
                     diagnostic = diagnostic.secondary(binding.span, format!("`{name}` is {want} from here"));
                 }
             }
-        } else {
-            let (want, got) = (sizes.iter().flatten().count(), actual.rank());
-            diagnostic.primary.text = format!("it has {got} axes, not {want}");
         }
         Err(self.report(diagnostic))
+    }
+
+    /// A tensor with another number of axes than declared: no dimension is known from it.
+    fn rank_differs(
+        &mut self,
+        ty: &TypeExpr,
+        dims: &[DimExpr],
+        actual: &Type,
+        what: &str,
+        span: Span,
+    ) -> super::Halt {
+        let declared = self.sources.text(ty.span).to_string();
+        let named = dims.iter().filter(|d| !d.is_rest()).count();
+        let at_least = if named < dims.len() { "at least " } else { "" };
+        let axes = |n: usize| if n == 1 { "1 axis".to_string() } else { format!("{n} axes") };
+        self.report(
+            Diagnostic::error(codes::SHAPE_MISMATCH, span, format!("{what} is `{declared}`, got {actual}"))
+                .label(format!("it has {}, not {at_least}{named}", axes(actual.rank())))
+                .secondary(ty.span, "declared here"),
+        )
     }
 
     /// `let a: f32[2] = …`
@@ -373,7 +401,7 @@ fn is_variable_name(name: &str) -> bool {
 }
 
 /// The dimension variable that a dimension may bind.
-fn variable<'a>(ast: &'a crate::syntax::ast::Ast, dim: &'a DimExpr) -> Option<(&'a Name, Span)> {
+pub(super) fn variable<'a>(ast: &'a crate::syntax::ast::Ast, dim: &'a DimExpr) -> Option<(&'a Name, Span)> {
     match dim {
         DimExpr::Default { name, .. } => Some((&name.name, name.span)),
         DimExpr::Expr(id) => match &ast.expr(*id).kind {

@@ -10,11 +10,13 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-pub use super::persistent::{Cell, Init, Model, Optimizer, cells_of, name_value};
+pub use super::persistent::{Cell, Init, MadeFor, Model, Optimizer, cells_of, name_value};
 use super::{language::Builtin, scope::Scope, tensor};
 use crate::{
+    engine::HostFunction,
     exec::Tensor,
     ir::{DType, Type, ValueId},
+    ops::HostOp,
     script::{batches, text::Vocabulary},
     source::Span,
     syntax::ast::{Ast, FnDecl, ModelDecl, Name, OptimizerDecl},
@@ -92,6 +94,10 @@ pub enum Value {
     Vocabulary(Arc<Vocabulary>),
     /// A method of a native value, with the value.
     Method(Arc<Method>),
+    /// A function that the host registered.
+    HostFunction(Arc<HostFunction>),
+    /// An op that the host registered.
+    HostOp(Arc<HostOp>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -263,6 +269,20 @@ impl Value {
         matches!(self, Value::Tensor(_) | Value::Stored(_) | Value::Param(_))
     }
 
+    /// What tells apart things that are the same only if they are one.
+    pub fn identity(&self) -> Option<u64> {
+        Some(match self {
+            Value::Param(cell) => cell.id,
+            Value::Function(function) => function.id,
+            Value::ModelDef(def) => def.id,
+            Value::Model(model) => model.id,
+            Value::OptimizerDef(def) => def.id,
+            Value::Optimizer(optimizer) => optimizer.id,
+            Value::Step(step) => step.id,
+            _ => return None,
+        })
+    }
+
     /// What it is, for messages: "a list", "a model `Linear`".
     pub fn kind(&self) -> String {
         match self {
@@ -295,6 +315,8 @@ impl Value {
             Value::Stream(_) => "a sequence of batches".into(),
             Value::Vocabulary(_) => "a vocabulary".into(),
             Value::Method(method) => format!("the function `{}`", method.builtin.name),
+            Value::HostFunction(function) => format!("the host function `{}`", function.name()),
+            Value::HostOp(op) => format!("the host op `{}`", op.name()),
         }
     }
 }

@@ -36,7 +36,7 @@ fn push_args(args: &[Arg], todo: &mut Vec<Item>) {
 
 fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
     match stmt {
-        StmtKind::Error
+        StmtKind::Error(_)
         | StmtKind::Use { .. }
         | StmtKind::Fn(_)
         | StmtKind::Model(_)

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::{
     engine::CompileOptions,
     report::{ColorChoice, Format},
+    schedule::OrderKind,
 };
 
 /// A language for neural-network training graphs: plans the memory of a step before it runs, and
@@ -42,6 +43,8 @@ pub enum Command {
     Plan(Plan),
     /// Print the intermediate representation of the steps.
     Ir(Ir),
+    /// Give every block of a table an offset, so that none overlap while they are alive.
+    Pack(Pack),
     /// Explain a diagnostic, or list all.
     Explain(Explain),
     /// Open an interactive session.
@@ -88,6 +91,10 @@ pub struct Run {
     /// Where to run.
     #[arg(long, value_enum, default_value_t)]
     pub device: DeviceName,
+    /// Which order of its steps to run: results are the same, the memory is not. With another than
+    /// the best one, `ensure peak` is not checked.
+    #[arg(long, value_enum, default_value_t)]
+    pub order: Order,
 }
 
 #[derive(Debug, Args)]
@@ -137,12 +144,41 @@ pub struct Plan {
     /// With `--json`: leave out fixes that would have to be planned again.
     #[arg(long)]
     pub no_fixes: bool,
+    /// With `--json`: the whole graph and the whole plan, for programs that check them.
+    #[arg(long, requires = "json", conflicts_with = "why")]
+    pub full: bool,
     /// Only this step.
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,
     /// Which order to plan.
     #[arg(long, value_enum, default_value_t)]
     pub order: Order,
+    /// What this line makes instead: when each buffer is born, last used and freed, where it lies, and
+    /// what keeps it.
+    #[arg(long, value_name = "[FILE:]LINE", value_parser = line_of_file)]
+    pub why: Option<LineOfFile>,
+    /// Write the memory over the instructions as a trace that Perfetto and Chrome open.
+    #[arg(long, value_name = "OUT.json")]
+    pub trace: Option<PathBuf>,
+}
+
+/// A line, of the program itself where no file is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineOfFile {
+    pub file: Option<String>,
+    pub line: usize,
+}
+
+fn line_of_file(text: &str) -> Result<LineOfFile, String> {
+    let (file, line) = match text.rsplit_once(':') {
+        Some((file, line)) if !file.is_empty() => (Some(file.to_owned()), line),
+        Some(_) => return Err("expected a line, such as `12` or `layers.tg:12`".to_owned()),
+        None => (None, text),
+    };
+    match line.parse() {
+        Ok(line) if line > 0 => Ok(LineOfFile { file, line }),
+        _ => Err("expected a line, such as `12` or `layers.tg:12`".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +193,26 @@ pub struct Ir {
     /// After which phase.
     #[arg(long, value_enum, default_value_t, value_name = "PHASE")]
     pub after: Phase,
+}
+
+#[derive(Debug, Args)]
+pub struct Pack {
+    /// A CSV table with the columns `id,lower,upper,size`; a block is alive from `lower` up to, not
+    /// including, `upper`.
+    pub file: PathBuf,
+    /// How high the packing may be, in bytes. Without it, the lowest that is found is printed.
+    #[arg(long, value_name = "N")]
+    pub capacity: Option<u64>,
+    /// Seconds that the search may take.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub time: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => Ok(seconds),
+        _ => Err("expected a number of seconds, such as `2.5`".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -235,6 +291,21 @@ pub enum Order {
     Lpmf,
     /// Depth first.
     Dfs,
+    /// The worst legal order that is found.
+    Witness,
+}
+
+impl From<Order> for OrderKind {
+    fn from(order: Order) -> OrderKind {
+        match order {
+            Order::Best => OrderKind::Best,
+            Order::Source => OrderKind::Source,
+            Order::List => OrderKind::List,
+            Order::Lpmf => OrderKind::Lpmf,
+            Order::Dfs => OrderKind::Dfs,
+            Order::Witness => OrderKind::Witness,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -259,7 +330,7 @@ mod tests {
 
     #[test]
     fn later_commands_are_not_offered() {
-        for name in ["fmt", "lsp", "pack", "bench", "doc", "hlo"] {
+        for name in ["fmt", "lsp", "bench", "doc", "hlo"] {
             assert!(Cli::try_parse_from(["tg", name, "x"]).is_err());
         }
     }

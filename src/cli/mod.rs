@@ -13,9 +13,11 @@ mod fix;
 pub(crate) mod interrupt;
 mod ir;
 pub(crate) mod output;
+mod pack;
 mod plan;
 pub(crate) mod run;
 pub(crate) mod source;
+mod why;
 
 use std::{io::Write, process::ExitCode};
 
@@ -82,6 +84,7 @@ pub fn main() -> ExitCode {
         Some(Command::Ir(args)) => ir::run(args, &mut output),
         Some(Command::Repl(args)) => crate::repl::run(args.file.as_deref(), &mut output),
         None => crate::repl::run(None, &mut output),
+        Some(Command::Pack(args)) => pack::run(args, &mut output),
         Some(Command::Explain(args)) => explain::run(args, &mut output),
         Some(Command::Devices) => devices::run(&mut output),
     };

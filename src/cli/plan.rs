@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, output::Output, run, source};
+use super::{Exit, args, output::Output, run, source, why};
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error},
@@ -30,13 +30,24 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         Err(error) => return run::fail(&error, output),
     };
     let name = args.file.display().to_string();
-    if args.json {
-        output.out(&json(&name, &plans, &checked));
-    } else {
-        output.out(&text(&plans, &checked, output));
+    let text = match &args.why {
+        Some(place) => match why::text(args, place, &plans, &checked, output.out_style) {
+            Ok(text) => text,
+            Err(error) => return run::fail(&error, output),
+        },
+        None if args.json => json(&name, &plans, &checked, args.full),
+        None => text(&plans, &checked, output),
+    };
+    output.out(&text);
+    let mut exit = if checked.is_sound() { Exit::Success } else { Exit::Errors };
+    if let Some(path) = &args.trace
+        && let Err(error) = std::fs::write(path, report::trace::trace(&plans, &checked.sources))
+    {
+        output.err(&format!("error: cannot write `{}`: {error}\n", path.display()));
+        exit = Exit::Errors;
     }
     run::show(&checked.diagnostics, &checked.sources, output);
-    if checked.is_sound() { Exit::Success } else { Exit::Errors }
+    exit
 }
 
 /// The plans of the steps that were asked for, in the order that was asked for.
@@ -49,27 +60,19 @@ fn plans(args: &args::Plan, checked: &Checked) -> Result<Vec<Arc<Plan>>, Error> 
     {
         return Err(fault(no_step(wanted, checked)));
     }
-    let Some(order) = order(args.order) else {
+    let order = OrderKind::from(args.order);
+    // Compiling a program plans the best order anyway.
+    if order == OrderKind::Best {
         return Ok(checked.plans.iter().filter(|p| is_wanted(&p.name)).map(Arc::clone).collect());
-    };
+    }
     let options = PlanOptions { schedule: schedule::Options { order, ..Default::default() } };
     let again = checked.graphs.iter().filter(|(name, _)| is_wanted(name)).map(|(name, graph)| {
-        lower::plan(graph, name, &options)
-            .map(Arc::new)
-            .map_err(|error| fault(Diagnostic::error(codes::INTERNAL, Span::default(), error.message)))
+        let mut plan = lower::plan(graph, name, &options)
+            .map_err(|error| fault(Diagnostic::error(codes::INTERNAL, Span::default(), error.message)))?;
+        plan.bound_every_order();
+        Ok(Arc::new(plan))
     });
     again.collect()
-}
-
-/// `None` for the best, which is what compiling a program plans anyway.
-fn order(order: args::Order) -> Option<OrderKind> {
-    match order {
-        args::Order::Best => None,
-        args::Order::Source => Some(OrderKind::Source),
-        args::Order::List => Some(OrderKind::List),
-        args::Order::Lpmf => Some(OrderKind::Lpmf),
-        args::Order::Dfs => Some(OrderKind::Dfs),
-    }
 }
 
 /// That a program has no step of this name, and which it has.
@@ -107,19 +110,18 @@ fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
     all.join("\n")
 }
 
-fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked) -> String {
+fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked, full: bool) -> String {
     let steps = plans
         .iter()
         .map(|plan| {
             let report = report::plan::report(plan, &checked.sources);
-            report::plan::json(
-                &report,
-                "cpu",
-                &dims(plan, checked),
-                0,
-                &of_step(&plan.name, checked),
-                &checked.sources,
-            )
+            let dims = dims(plan, checked);
+            let diagnostics = of_step(&plan.name, checked);
+            let mut step = report::plan::json(&report, "cpu", &dims, 0, &diagnostics, &checked.sources);
+            if full {
+                report::plan::full(&mut step, plan, &checked.sources);
+            }
+            step
         })
         .collect();
     let mut text = report::plan::json_file(name, steps).to_string();

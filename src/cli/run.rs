@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{Exit, args, interrupt, output::Output, source};
@@ -18,6 +18,7 @@ use crate::{
 pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     let mut options = args.compile.options();
     options.resume = args.resume;
+    options.order = args.order.into();
     // Nobody sees the bound.
     options.planning = Planning::Quick;
     let engine = match args.device {
@@ -35,9 +36,8 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     session.on_notice(|line| {
         let _ = writeln!(io::stderr().lock(), "{line}");
     });
-    let cancel = session.cancel_handle();
-    let (result, interrupted) =
-        interrupt::on(move || cancel.store(true, Ordering::Relaxed), || session.run());
+    let cancel = session.cancel_token();
+    let (result, interrupted) = interrupt::on(move || cancel.cancel(), || session.run());
     let later = session.take_diagnostics();
     show(&later, session.sources(), output);
     if let Some(exit) = printer.failed(output) {
@@ -77,14 +77,14 @@ impl Printer {
     /// A session whose output is lost stops, as a process does that SIGPIPE ends.
     pub fn attach(session: &mut Session) -> Printer {
         let failure = Arc::new(Mutex::new(None));
-        let (slot, cancel) = (Arc::clone(&failure), session.cancel_handle());
+        let (slot, cancel) = (Arc::clone(&failure), session.cancel_token());
         session.on_print(move |line| {
             let mut slot = lock(&slot);
             if slot.is_none()
                 && let Err(error) = print_line(&mut io::stdout().lock(), line)
             {
                 *slot = Some(error);
-                cancel.store(true, Ordering::Relaxed);
+                cancel.cancel();
             }
         });
         Printer { failure }

@@ -16,14 +16,14 @@ mod recompute;
 mod tree;
 mod trial;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 pub use tree::apply;
 
 use crate::{
     codes,
-    diagnostic::{Diagnostic, Edit, Fix, Savings, Severity},
-    engine::Checked,
+    diagnostic::{Code, Diagnostic, Edit, Fix, Savings, Severity},
+    engine::{CancelToken, Checked},
     ir::Graph,
     plan::Plan,
     report::Bytes,
@@ -59,6 +59,11 @@ const NOTABLE: f64 = 0.01;
 const SAME: f64 = 0.001;
 /// Per cent of more work that nobody will notice.
 const CHEAP: f64 = 5.0;
+/// Whether an error is about a contract on the peak: the plan behind it is there.
+pub fn is_contract(code: Code) -> bool {
+    code == codes::OVER_PEAK || code == codes::OVER_PEAK_IN_SOME_ORDER
+}
+
 /// Findings that are still without an effect one by one, and may help two by two.
 const PAIRED: usize = 4;
 
@@ -70,7 +75,7 @@ pub fn diagnose(
     text: &str,
     options: &Options,
     recompile: Recompile<'_>,
-    cancel: &AtomicBool,
+    cancel: &CancelToken,
 ) -> Found {
     let ast = Arc::clone(&checked.ast);
     let tree = Tree::new(&ast, text);

@@ -1,18 +1,14 @@
 //! Trying changes: the program with the edits made is compiled and planned again, with the same
 //! options.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::tree;
 use crate::{
-    codes,
     diagnostic::{Edit, Savings},
-    engine::Checked,
+    engine::{CancelToken, Checked},
     plan::Plan,
     schedule::{self, WorstOptions},
 };
@@ -30,7 +26,7 @@ pub type Recompile<'a> = &'a dyn Fn(String) -> Checked;
 pub struct Trials<'a> {
     text: &'a str,
     recompile: Recompile<'a>,
-    cancel: &'a AtomicBool,
+    cancel: &'a CancelToken,
     before: Vec<Arc<Plan>>,
     /// The program fails a contract on its peak already.
     over_peak: bool,
@@ -50,7 +46,7 @@ impl<'a> Trials<'a> {
         checked: &Checked,
         text: &'a str,
         recompile: Recompile<'a>,
-        cancel: &'a AtomicBool,
+        cancel: &'a CancelToken,
     ) -> Trials<'a> {
         let nodes: usize = checked.plans.iter().map(|p| p.graph.len()).sum();
         Trials {
@@ -58,7 +54,7 @@ impl<'a> Trials<'a> {
             recompile,
             cancel,
             before: checked.plans.clone(),
-            over_peak: checked.diagnostics.iter().any(|d| d.code == codes::OVER_PEAK),
+            over_peak: checked.diagnostics.iter().any(|d| super::is_contract(d.code)),
             left: (NODES / nodes.max(1)).clamp(FEWEST, MOST),
             done: FxHashMap::default(),
             worst: FxHashMap::default(),
@@ -67,7 +63,7 @@ impl<'a> Trials<'a> {
 
     /// Whether another change may be tried.
     pub fn may_go_on(&self) -> bool {
-        self.left > 0 && !self.cancel.load(Ordering::Relaxed)
+        self.left > 0 && !self.cancel.is_cancelled()
     }
 
     pub fn plan(&self, step: usize) -> Option<&Arc<Plan>> {
@@ -93,7 +89,7 @@ impl<'a> Trials<'a> {
 
     fn outcome(&self, checked: &Checked, step: usize) -> Option<Outcome> {
         let mut errors = checked.diagnostics.iter().filter(|d| d.is_error());
-        let is_sound = errors.all(|d| self.over_peak && d.code == codes::OVER_PEAK);
+        let is_sound = errors.all(|d| self.over_peak && super::is_contract(d.code));
         let same_steps = checked.plans.len() == self.before.len()
             && checked.plans.iter().zip(&self.before).all(|(a, b)| a.name == b.name);
         if !is_sound || !same_steps {
@@ -121,6 +117,9 @@ impl<'a> Trials<'a> {
     /// What no legal order of a step exceeds, with the persistent tensors.
     fn worst(&mut self, plan: &Arc<Plan>) -> u64 {
         let key = Arc::as_ptr(plan) as usize;
+        if let Some(known) = plan.worst_legal_bytes() {
+            return known;
+        }
         *self.worst.entry(key).or_insert_with(|| {
             let worst = schedule::worst_order(&plan.schedule_graph, &WorstOptions::default());
             plan.persistent_bytes.saturating_add(worst.bytes)

@@ -18,6 +18,7 @@ use crate::{
 /// How something is declared or called, and its documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Documentation {
+    /// The head of its declaration.
     pub signature: String,
     /// Markdown; empty where nothing is written.
     pub text: String,
@@ -103,7 +104,7 @@ impl Session {
 }
 
 /// A declaration up to its body.
-fn head(sources: &SourceMap, whole: Span, body: Span) -> String {
+pub(crate) fn head(sources: &SourceMap, whole: Span, body: Span) -> String {
     let text = sources.text(Span { end: body.start, ..whole });
     text.trim_end_matches(['{', '=', ' ', '\n', '\r', '\t']).to_owned()
 }

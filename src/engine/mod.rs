@@ -9,39 +9,54 @@
 //!
 //! let mut session = program.session()?;
 //! let x = Tensor::from_slice(&[3], &[1.0f32, 2.0, 3.0]).expect("three elements");
-//! let results = session.call("double", &[x])?;
-//! assert_eq!(results[0].as_slice::<f32>(), Some(&[2.0, 4.0, 6.0][..]));
-//! # Ok::<(), tg::diagnostic::Error>(())
+//! let doubled = session.call("double", &[x.into()])?;
+//! let doubled = doubled.as_tensor().and_then(|t| t.as_slice::<f32>());
+//! assert_eq!(doubled, Some(&[2.0, 4.0, 6.0][..]));
+//! # Ok::<(), tg::Error>(())
 //! ```
 
 mod allow;
+mod host;
 mod inspect;
+mod parameters;
 mod program;
 mod session;
 mod stack;
+mod value;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
 };
 
-pub use crate::check::Limits;
-pub use crate::check::Planning;
+pub use crate::check::{Limits, Planning};
+pub use crate::exec::cpu::{TensorMut, TensorRef};
+pub use crate::guard::CancelToken;
+pub use crate::ops::HostOp;
+pub use crate::schedule::OrderKind;
 use crate::{
-    check::{Evaluator, Mode, Settings},
+    check::{self, Evaluator, Mode, Settings},
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Severity},
+    guard,
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},
 };
 
+pub use host::HostFunction;
+#[doc(hidden)]
+pub use host::HostTable;
 pub use inspect::Documentation;
+pub(crate) use inspect::head;
+pub use parameters::Parameter;
 pub use program::{Checked, Program};
 pub use session::{Evaluated, Session, Variable};
+pub use value::{Object, Value, WrongKind};
 
 /// What runs a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Device {
+    /// All cores of this machine; always there.
     #[default]
     Cpu,
 }
@@ -49,8 +64,11 @@ pub enum Device {
 /// A program's text, its name for reports, and the folder that its paths start from.
 #[derive(Debug, Clone)]
 pub struct Source {
+    /// As in reports.
     pub name: String,
+    /// The program.
     pub text: Arc<str>,
+    /// Where relative paths of the script start, and where its modules are.
     pub directory: PathBuf,
 }
 
@@ -102,12 +120,16 @@ pub struct CompileOptions {
     pub seed: Option<u64>,
     /// Sessions go on from the last file that the script saved.
     pub resume: bool,
+    /// How far steps are planned.
     pub planning: Planning,
     /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
     /// no advice.
     pub memory: Option<diagnose::Options>,
-    /// Setting this from another thread ends the search for fixes; what was found by then is there.
-    pub cancel: Arc<AtomicBool>,
+    /// Stops the compilation. Sessions have a token of their own.
+    pub cancel: CancelToken,
+    /// Which order of its steps to plan and run. Results are the same bits; `ensure peak` is judged
+    /// for the best one only.
+    pub order: OrderKind,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -116,18 +138,22 @@ pub struct Engine {
     device: Device,
     limits: Limits,
     seed: u64,
+    host: Arc<HostTable>,
 }
 
 impl Engine {
+    /// An engine with the default limits, on the CPU, with seed 0.
     pub fn new() -> Engine {
         Engine::default()
     }
 
+    /// What runs the programs.
     pub fn with_device(mut self, device: Device) -> Engine {
         self.device = device;
         self
     }
 
+    /// What one program may take. See [`Limits`].
     pub fn with_limits(mut self, limits: Limits) -> Engine {
         self.limits = limits;
         self
@@ -139,6 +165,28 @@ impl Engine {
         self
     }
 
+    /// Lets scripts call a function of the host by its name. See [`HostFunction`].
+    pub fn with_function(
+        self,
+        name: impl Into<Arc<str>>,
+        run: impl Fn(&[Value]) -> Result<Value, String> + Send + Sync + 'static,
+    ) -> Engine {
+        self.with_host_function(HostFunction::new(name, run))
+    }
+
+    /// The same, for a function that says what it returns.
+    pub fn with_host_function(mut self, function: HostFunction) -> Engine {
+        Arc::make_mut(&mut self.host).add_function(function);
+        self
+    }
+
+    /// Lets graph code use an op of the host by its name. See [`HostOp`].
+    pub fn with_op(mut self, op: HostOp) -> Engine {
+        Arc::make_mut(&mut self.host).add_op(op);
+        self
+    }
+
+    /// What runs the programs of this engine.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -148,6 +196,7 @@ impl Engine {
         self.compile_with(source, &CompileOptions::default())
     }
 
+    /// The same, with values for constants, a seed, a way to stop it.
     pub fn compile_with(&self, source: Source, options: &CompileOptions) -> Result<Program, Error> {
         let checked = self.check(source, options);
         if checked.diagnostics.iter().any(Diagnostic::is_error) {
@@ -176,7 +225,7 @@ impl Engine {
         options: &CompileOptions,
         memory: &diagnose::Options,
     ) {
-        let is_planned = checked.diagnostics.iter().all(|d| !d.is_error() || d.code == codes::OVER_PEAK);
+        let is_planned = checked.diagnostics.iter().all(|d| !d.is_error() || diagnose::is_contract(d.code));
         if !is_planned || checked.plans.is_empty() {
             return;
         }
@@ -192,6 +241,7 @@ impl Engine {
     fn judge(&self, source: Source, options: &CompileOptions) -> Checked {
         let settings = self.settings(&source.directory, options);
         let (base, file, ast, mut diagnostics) = parse(&source);
+        diagnostics.extend(self.host_names(file));
         let ast = Arc::new(ast);
         let mut checked = Checked {
             diagnostics: Vec::new(),
@@ -202,24 +252,32 @@ impl Engine {
             hidden: 0,
             base: base.clone(),
             directory: source.directory,
+            cache: Arc::clone(&settings.plans),
         };
-        if !diagnostics.iter().any(Diagnostic::is_error) {
-            let result = stack::on_big_stack(|| {
-                let mut evaluator = Evaluator::new(Mode::Check, settings, base);
+        // What did not parse is known as lost, so the rest is judged all the same.
+        let result = stack::on_big_stack(|| {
+            let mut evaluator = Evaluator::new(Mode::Check, settings, base);
+            let guard = evaluator.guard.clone();
+            guard::within(&guard, || {
                 // Everything wrong is among the diagnostics by then.
                 let _ = evaluator.evaluate(Arc::clone(&ast));
                 evaluator.finish_check();
                 evaluator
-            });
-            match result {
-                Ok(mut evaluator) => {
-                    diagnostics.append(&mut evaluator.diagnostics);
-                    checked.plans = std::mem::take(&mut evaluator.plans);
-                    checked.graphs = evaluator.graphs();
-                    checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
-                }
-                Err(fault) => diagnostics.push(internal_fault(file, &fault)),
+            })
+        });
+        match result {
+            Ok(mut evaluator) => {
+                diagnostics.append(&mut evaluator.diagnostics);
+                checked.plans = std::mem::take(&mut evaluator.plans);
+                checked.graphs = evaluator.graphs();
+                checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
             }
+            Err(fault) => diagnostics.push(internal_fault(file, &fault)),
+        }
+        if options.cancel.is_cancelled() {
+            // What was found so far may be due to the stop.
+            let message = "the compilation was stopped";
+            diagnostics = vec![Diagnostic::error(codes::CANCELLED, Span::new(file, 0..0), message)];
         }
         checked.diagnostics = diagnostics;
         checked
@@ -228,7 +286,15 @@ impl Engine {
     /// A session without a program, for interactive use.
     pub fn session(&self) -> Session {
         let settings = self.settings(Path::new("."), &CompileOptions::default());
-        Session::new(Evaluator::new(Mode::Run, settings, SourceMap::new()), None)
+        let mut sources = SourceMap::new();
+        let mut session_diagnostics = Vec::new();
+        if self.host.names().any(check::is_builtin) {
+            let file = sources.add("<session>", "");
+            session_diagnostics = self.host_names(file);
+        }
+        let mut evaluator = Evaluator::new(Mode::Run, settings, sources);
+        evaluator.diagnostics = session_diagnostics;
+        Session::new(evaluator, None)
     }
 
     fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
@@ -239,7 +305,23 @@ impl Engine {
             directory: directory.to_path_buf(),
             resume: options.resume,
             planning: options.planning,
+            cancel: options.cancel.clone(),
+            host: Arc::clone(&self.host),
+            plans: Arc::default(),
+            order: options.order,
         }
+    }
+
+    /// Errors for names of the host that the language has itself: scripts could not reach them, and
+    /// the library would not mean what it says.
+    fn host_names(&self, file: FileId) -> Vec<Diagnostic> {
+        let taken = self.host.names().filter(|name| check::is_builtin(name));
+        taken
+            .map(|name| {
+                let message = format!("the host registers `{name}`, which is a name of the language");
+                Diagnostic::error(codes::DUPLICATE_NAME, Span::new(file, 0..0), message)
+            })
+            .collect()
     }
 }
 

@@ -4,9 +4,10 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{CompileOptions, Engine, Session};
 use crate::{
-    check::{Evaluator, Mode, closest},
+    check::{Evaluator, Mode, PlanCache, closest},
     codes,
     diagnostic::{Diagnostic, Error},
+    guard::CancelToken,
     ir::Graph,
     plan::Plan,
     source::{SourceMap, Span},
@@ -31,6 +32,8 @@ pub struct Checked {
     /// The texts before modules were loaded.
     pub(super) base: SourceMap,
     pub(super) directory: PathBuf,
+    /// The plans, for sessions.
+    pub(super) cache: Arc<PlanCache>,
 }
 
 impl Checked {
@@ -54,10 +57,12 @@ impl Program {
         &self.checked.diagnostics
     }
 
+    /// The texts that spans point into.
     pub fn sources(&self) -> &Arc<SourceMap> {
         &self.checked.sources
     }
 
+    /// One for each step and set of shapes, in the order of the text.
     pub fn plans(&self) -> &[Arc<Plan>] {
         &self.checked.plans
     }
@@ -77,6 +82,12 @@ impl Program {
         })
     }
 
+    /// How many plans were made for this program so far, in compiling it and in its sessions. Each
+    /// step is planned once for each set of shapes; the sessions share what the compilation has made.
+    pub fn plans_made(&self) -> usize {
+        self.checked.cache.made()
+    }
+
     /// All that is known from compiling it.
     pub fn checked(&self) -> &Checked {
         &self.checked
@@ -85,7 +96,9 @@ impl Program {
     /// Starts a session. Nothing runs until [`Session::run`], [`Session::call`] or
     /// [`Session::eval`] is called.
     pub fn session(&self) -> Result<Session, Error> {
-        let settings = self.engine.settings(&self.checked.directory, &self.options);
+        let mut settings = self.engine.settings(&self.checked.directory, &self.options);
+        settings.plans = Arc::clone(&self.checked.cache);
+        settings.cancel = CancelToken::new();
         let evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
     }

@@ -1,16 +1,16 @@
 //! A running program: its variables, parameters and steps.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Mutex};
 
-use super::{Source, internal_fault, stack::on_big_stack};
+use super::{
+    CancelToken, Source, Value, internal_fault,
+    stack::{on_big_stack, on_this_stack},
+};
 use crate::{
-    check::{Eval, Evaluator, Halt, value::Value},
+    check::{self, Eval, Evaluator, Halt},
     codes,
     diagnostic::{Diagnostic, Error},
-    exec::Tensor,
+    guard,
     plan::Plan,
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},
@@ -30,12 +30,23 @@ pub struct Evaluated {
 /// A variable of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variable {
+    /// As in the script.
     pub name: Arc<str>,
+    /// Its type, as [`Evaluated::kind`] gives it.
     pub kind: String,
     /// Bytes of the tensors that it holds.
     pub bytes: u64,
     /// Where it was bound.
     pub span: Span,
+}
+
+/// Where work of a session happens.
+#[derive(Debug, Clone, Copy)]
+enum Stack {
+    /// On a thread of its own: it may recurse as deep as the program does.
+    Big,
+    /// On the caller's thread.
+    Own,
 }
 
 /// The state of a running program.
@@ -82,11 +93,17 @@ impl Session {
         result
     }
 
-    /// Calls a step or function of the script with tensors; gives the tensors of its result.
-    pub fn call(&mut self, name: &str, arguments: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+    /// Calls a step, function or model of the script; gives its result.
+    ///
+    /// Arguments are bound in order. Tensors and numbers for parameters that are declared with a
+    /// dtype change from call to call for nothing; other numbers, strings, bools and lists are
+    /// known when the step is compiled, so that a new value compiles it again.
+    pub fn call(&mut self, name: &str, arguments: &[Value]) -> Result<Value, Error> {
         self.define()?;
-        let name: Arc<str> = name.into();
-        self.guarded(move |ev| ev.call_by_name(&name, arguments))
+        // A thread with a large stack takes longer to start than a small step to run, and what is
+        // compiled does not recurse.
+        let stack = if self.evaluator.is_ready(name, arguments) { Stack::Own } else { Stack::Big };
+        self.guarded_on(stack, move |ev| ev.call_by_name(name, arguments))
     }
 
     /// Evaluates a text as if it stood at the end of the script. Definitions can be replaced.
@@ -98,7 +115,7 @@ impl Session {
 
     /// Runs another program in this session: its names join those that are there, and paths start
     /// from its folder until it has ended.
-    pub fn load(&mut self, source: &Source) -> Result<Evaluated, Error> {
+    pub fn include(&mut self, source: &Source) -> Result<Evaluated, Error> {
         let directory = std::mem::replace(&mut self.evaluator.settings.directory, source.directory.clone());
         let result = self.eval_named(&source.name, &source.text);
         self.evaluator.settings.directory = directory;
@@ -116,7 +133,7 @@ impl Session {
             ev.effects = true;
             let value = ev.evaluate(Arc::new(ast))?;
             let shown = match &value {
-                Value::Unit => None,
+                check::value::Value::Unit => None,
                 value => {
                     ev.script.declare(&"ans".into(), value.clone(), Span::new(file, 0..0));
                     Some(ev.show(value)?)
@@ -131,7 +148,7 @@ impl Session {
 
     /// What receives printed lines. They are dropped where nothing is set.
     pub fn on_print(&mut self, output: impl FnMut(&str) + Send + 'static) {
-        self.evaluator.output = Box::new(output);
+        self.evaluator.output = Arc::new(Mutex::new(Box::new(output)));
     }
 
     /// What receives lines about the run itself, such as where it was resumed. They are dropped
@@ -140,14 +157,27 @@ impl Session {
         self.evaluator.notice = Box::new(notice);
     }
 
-    /// Setting this from another thread ends what runs, between two operations.
-    pub fn cancel_handle(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.evaluator.cancel)
+    /// Stops what this session does, from another thread: between two operations, and in a step
+    /// before it has changed anything. The call ends with an error of code `TG0405`, and the session
+    /// goes on. A wish that comes while nothing runs is forgotten when the next call begins.
+    pub fn cancel_token(&self) -> CancelToken {
+        self.evaluator.guard.cancel.clone()
     }
 
     /// A wish to stop that came after the last run had ended is not meant for the next one.
     fn forget_cancel(&self) {
-        self.evaluator.cancel.store(false, Ordering::Relaxed);
+        self.evaluator.guard.cancel.reset();
+    }
+
+    /// Bytes of tensors, arena and files that this session has taken and not given back, tensors
+    /// that the host got from it included. At most `max_host_bytes` of [`Limits`](super::Limits).
+    pub fn host_bytes(&self) -> u64 {
+        self.evaluator.guard.ledger.used()
+    }
+
+    /// The most of them at once so far.
+    pub fn most_host_bytes(&self) -> u64 {
+        self.evaluator.guard.ledger.most()
     }
 
     /// The plans of the steps that have run.
@@ -160,6 +190,7 @@ impl Session {
         self.evaluator.variables()
     }
 
+    /// The texts that spans point into; inputs of [`Session::eval`] join them.
     pub fn sources(&self) -> &SourceMap {
         &self.evaluator.sources
     }
@@ -179,9 +210,23 @@ impl Session {
         &mut self,
         work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send,
     ) -> Result<T, Error> {
+        self.guarded_on(Stack::Big, work)
+    }
+
+    fn guarded_on<T: Send>(
+        &mut self,
+        stack: Stack,
+        work: impl FnOnce(&mut Evaluator) -> Eval<T> + Send,
+    ) -> Result<T, Error> {
         let evaluator = &mut self.evaluator;
         let before = std::mem::take(&mut evaluator.diagnostics);
-        let result = on_big_stack(|| work(evaluator));
+        evaluator.passes = 0;
+        let guard = evaluator.guard.clone();
+        let work = || guard::within(&guard, || work(evaluator));
+        let result = match stack {
+            Stack::Big => on_big_stack(work),
+            Stack::Own => on_this_stack(work),
+        };
         let evaluator = &mut self.evaluator;
         let mut found = std::mem::replace(&mut evaluator.diagnostics, before);
         let error = match result {
@@ -190,7 +235,7 @@ impl Session {
                 return Ok(value);
             }
             Ok(Err(Halt::Cancelled)) => {
-                evaluator.cancel.store(false, Ordering::Relaxed);
+                evaluator.guard.cancel.reset();
                 Some(Diagnostic::error(codes::CANCELLED, Span::default(), "the run was stopped"))
             }
             Ok(_) => None,

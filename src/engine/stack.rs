@@ -1,6 +1,8 @@
 //! A thread with room for deep programs: the evaluator recurses as the program does.
 
-use std::{any::Any, panic::AssertUnwindSafe, thread};
+use std::{panic::AssertUnwindSafe, thread};
+
+use crate::ops::panic_text;
 
 /// Virtual memory: pages that are never touched cost nothing.
 const STACK_BYTES: usize = if cfg!(target_pointer_width = "64") { 512 << 20 } else { 64 << 20 };
@@ -17,15 +19,14 @@ pub fn on_big_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Strin
             .map_err(|error| format!("no thread could be started: {error}"))?;
         match handle.join() {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(panic)) | Err(panic) => Err(message(&*panic)),
+            Ok(Err(panic)) | Err(panic) => Err(panic_text(&*panic)),
         }
     })
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a message".into())
+/// Runs `work`, which does not recurse, on this thread. The error is a fault of `tg`.
+pub fn on_this_stack<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(&*panic))
 }
 
 #[cfg(test)]

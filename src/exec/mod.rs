@@ -3,4 +3,4 @@
 pub mod cpu;
 mod tensor;
 
-pub use tensor::{Element, Tensor};
+pub use tensor::{Element, Tensor, TensorError};

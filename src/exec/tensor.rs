@@ -4,7 +4,10 @@ use std::{alloc, fmt, sync::Arc};
 
 use half::{bf16, f16};
 
-use crate::ir::{DType, TooLarge, Type};
+use crate::{
+    guard::{self, Charge, OutOfMemory},
+    ir::{DType, TooLarge, Type},
+};
 
 /// A Rust type that is the element of a tensor.
 ///
@@ -14,6 +17,7 @@ use crate::ir::{DType, TooLarge, Type};
 pub unsafe trait Element:
     fmt::Debug + std::marker::Copy + Default + PartialEq + Send + Sync + 'static
 {
+    /// The dtype whose elements have this type.
     const DTYPE: DType;
 }
 
@@ -25,74 +29,161 @@ macro_rules! elements {
 }
 elements!(f32 => F32, f16 => F16, bf16 => BF16, f64 => F64, i32 => I32, i64 => I64, bool => Bool, u8 => U8);
 
+/// Why a tensor cannot be made from what was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TensorError {
+    /// The shape has more elements than a tensor may have.
+    TooLarge(TooLarge),
+    /// The number of elements, or of bytes, is not that of the type.
+    Length {
+        /// The type that was asked for.
+        ty: Type,
+        /// How many elements (or bytes) it has.
+        expected: u64,
+        /// How many were given.
+        got: u64,
+    },
+    /// There is not enough memory.
+    Memory(OutOfMemory),
+}
+
+impl fmt::Display for TensorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TensorError::TooLarge(error) => error.fmt(f),
+            TensorError::Length { ty, expected, got } => write!(f, "{ty} holds {expected}, got {got}"),
+            TensorError::Memory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TensorError {}
+
+impl From<OutOfMemory> for TensorError {
+    fn from(error: OutOfMemory) -> Self {
+        TensorError::Memory(error)
+    }
+}
+
+impl From<TooLarge> for TensorError {
+    fn from(error: TooLarge) -> Self {
+        TensorError::TooLarge(error)
+    }
+}
+
 /// A dense row-major tensor, shared when cloned.
 #[derive(Clone)]
 pub struct Tensor {
     ty: Type,
+    storage: Arc<Storage>,
+}
+
+struct Storage {
     /// 16-byte words, so that every element type is aligned.
-    words: Arc<Vec<u128>>,
+    words: Vec<u128>,
+    /// What the session that made it was charged.
+    _charge: Option<Charge>,
+}
+
+impl Storage {
+    /// Zeros for `ty`, charged to the session that this thread works for.
+    fn zeroed(ty: &Type) -> Result<Storage, OutOfMemory> {
+        let bytes = ty.bytes();
+        let charge = guard::charge(bytes, ty)?;
+        let missing = || OutOfMemory::system(ty, bytes);
+        let count = usize::try_from(bytes).map_err(|_| missing())?.div_ceil(16);
+        if count == 0 {
+            return Ok(Storage { words: Vec::new(), _charge: charge });
+        }
+        let layout = alloc::Layout::array::<u128>(count).map_err(|_| missing())?;
+        // SAFETY: the layout has a size above 0.
+        let start = unsafe { alloc::alloc_zeroed(layout) }.cast::<u128>();
+        if start.is_null() {
+            return Err(missing());
+        }
+        // SAFETY: allocated just now, by the allocator of vectors, for `count` words, all zero.
+        let words = unsafe { Vec::from_raw_parts(start, count, count) };
+        Ok(Storage { words, _charge: charge })
+    }
 }
 
 impl Tensor {
-    /// All elements zero (`false`). Ends the process where memory is short; where a size comes from
-    /// a user, [`Tensor::try_zeros`] does not.
+    /// All elements zero (`false`). Ends the process where memory is short, and is charged to no
+    /// session; where a size comes from a user, use [`Tensor::try_zeros`].
     pub fn zeros(ty: Type) -> Tensor {
         let words = vec![0u128; (ty.bytes() as usize).div_ceil(16)];
-        Tensor { words: Arc::new(words), ty }
+        Tensor { storage: Arc::new(Storage { words, _charge: None }), ty }
     }
 
-    /// All elements zero (`false`); `None` where there is not enough memory.
-    pub fn try_zeros(ty: Type) -> Option<Tensor> {
-        let count = usize::try_from(ty.bytes()).ok()?.div_ceil(16);
-        let words = if count == 0 {
-            Vec::new()
-        } else {
-            let layout = alloc::Layout::array::<u128>(count).ok()?;
-            // SAFETY: the layout has a size above 0.
-            let start = unsafe { alloc::alloc_zeroed(layout) }.cast::<u128>();
-            if start.is_null() {
-                return None;
-            }
-            // SAFETY: allocated just now, by the allocator of vectors, for `count` words, all zero.
-            unsafe { Vec::from_raw_parts(start, count, count) }
-        };
-        Some(Tensor { words: Arc::new(words), ty })
+    /// All elements zero (`false`); an error where there is not enough memory.
+    pub fn try_zeros(ty: Type) -> Result<Tensor, OutOfMemory> {
+        Ok(Tensor { storage: Arc::new(Storage::zeroed(&ty)?), ty })
     }
 
-    /// `None` where the number of elements is not that of the shape.
+    /// `None` where the number of elements is not that of the shape, or where memory is short;
+    /// [`Tensor::try_from_slice`] says which.
     pub fn from_slice<T: Element>(shape: &[usize], values: &[T]) -> Option<Tensor> {
-        let ty = Type::new(T::DTYPE, shape).ok()?;
-        if ty.elements() != values.len() {
-            return None;
-        }
-        let mut tensor = Tensor::zeros(ty);
-        tensor.as_mut_slice::<T>()?.copy_from_slice(values);
-        Some(tensor)
+        Tensor::try_from_slice(shape, values).ok()
     }
 
-    /// From little-endian bytes; `None` where their number is wrong. Any byte but 0 is `true`.
-    pub fn from_bytes(ty: Type, bytes: &[u8]) -> Option<Tensor> {
-        if ty.bytes() != bytes.len() as u64 {
-            return None;
+    /// A tensor with these elements, in row-major order.
+    pub fn try_from_slice<T: Element>(shape: &[usize], values: &[T]) -> Result<Tensor, TensorError> {
+        let ty = Type::new(T::DTYPE, shape)?;
+        let (expected, got) = (ty.elements() as u64, values.len() as u64);
+        if expected != got {
+            return Err(TensorError::Length { ty, expected, got });
+        }
+        let mut tensor = Tensor::try_zeros(ty)?;
+        if let Some(elements) = tensor.as_mut_slice::<T>() {
+            elements.copy_from_slice(values);
+        }
+        Ok(tensor)
+    }
+
+    /// From little-endian bytes, as in a safetensors file; an error where their number is wrong. Any
+    /// byte but 0 is `true`.
+    pub fn from_bytes(ty: Type, bytes: &[u8]) -> Result<Tensor, TensorError> {
+        let (expected, got) = (ty.bytes(), bytes.len() as u64);
+        if expected != got {
+            return Err(TensorError::Length { ty, expected, got });
         }
         let is_bool = ty.dtype() == DType::Bool;
-        let mut tensor = Tensor::zeros(ty);
-        let target = tensor.bytes_mut();
+        let mut tensor = Tensor::try_zeros(ty)?;
+        let target = tensor.bytes_mut()?;
         target.copy_from_slice(bytes);
         if is_bool {
             target.iter_mut().for_each(|b| *b = u8::from(*b != 0));
         }
-        Some(tensor)
+        Ok(tensor)
     }
 
+    /// The storage, copied first if it is shared.
+    fn unique(&mut self) -> Result<&mut Vec<u128>, OutOfMemory> {
+        if Arc::get_mut(&mut self.storage).is_none() {
+            let mut own = Storage::zeroed(&self.ty)?;
+            for (to, from) in own.words.iter_mut().zip(&self.storage.words) {
+                *to = *from;
+            }
+            self.storage = Arc::new(own);
+        }
+        match Arc::get_mut(&mut self.storage) {
+            Some(storage) => Ok(&mut storage.words),
+            // Nobody else can hold what was made just now.
+            None => Err(OutOfMemory::system(&self.ty, self.ty.bytes())),
+        }
+    }
+
+    /// Its dtype and shape.
     pub fn ty(&self) -> &Type {
         &self.ty
     }
 
+    /// Sizes of the axes.
     pub fn shape(&self) -> &[usize] {
         self.ty.shape()
     }
 
+    /// The type of its elements.
     pub fn dtype(&self) -> DType {
         self.ty.dtype()
     }
@@ -102,34 +193,41 @@ impl Tensor {
         if T::DTYPE != self.ty.dtype() {
             return None;
         }
-        // SAFETY: the words hold at least `elements()` values of T (see `zeros`), aligned to 16
+        // SAFETY: the words hold at least `elements()` values of T (see `Storage`), aligned to 16
         // bytes, every bit pattern of which is valid (see `Element`).
-        Some(unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<T>(), self.ty.elements()) })
+        Some(unsafe {
+            std::slice::from_raw_parts(self.storage.words.as_ptr().cast::<T>(), self.ty.elements())
+        })
     }
 
-    /// The elements, copied first if they are shared.
+    /// The elements, where `T` is their type, copied first if they are shared; `None` also where
+    /// memory is short for the copy.
     pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
         if T::DTYPE != self.ty.dtype() {
             return None;
         }
         let elements = self.ty.elements();
-        let words = Arc::make_mut(&mut self.words);
-        // SAFETY: as in `as_slice`; `make_mut` gives unique access.
+        let words = self.unique().ok()?;
+        // SAFETY: as in `as_slice`; `unique` gives unique access.
         Some(unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<T>(), elements) })
     }
 
+    /// The elements as little-endian bytes, in row-major order.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `bytes()` bytes were allocated and initialised in `zeros`.
-        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>(), self.ty.bytes() as usize) }
+        // SAFETY: `bytes()` bytes were allocated and initialised with the storage.
+        unsafe {
+            std::slice::from_raw_parts(self.storage.words.as_ptr().cast::<u8>(), self.ty.bytes() as usize)
+        }
     }
 
+    /// The bytes, copied first if they are shared; an error where memory is short for the copy.
     /// Writing a byte other than 0 or 1 into a `bool` tensor is a fault of the caller, so this is
     /// for the crate only.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], OutOfMemory> {
         let len = self.ty.bytes() as usize;
-        let words = Arc::make_mut(&mut self.words);
+        let words = self.unique()?;
         // SAFETY: as in `bytes`, with unique access.
-        unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), len) }
+        Ok(unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), len) })
     }
 
     /// The value of the `index`-th element as `f64`.
@@ -149,7 +247,7 @@ impl Tensor {
     /// The same elements in another shape; `None` where their number differs.
     pub fn reshaped(&self, shape: &[usize]) -> Result<Option<Tensor>, TooLarge> {
         let ty = self.ty.with_shape(shape)?;
-        Ok((ty.elements() == self.ty.elements()).then(|| Tensor { ty, words: Arc::clone(&self.words) }))
+        Ok((ty.elements() == self.ty.elements()).then(|| Tensor { ty, storage: Arc::clone(&self.storage) }))
     }
 }
 

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use super::{Backward, get, set};
 use crate::{
     ir::{Bind, Graph, NodeId, RegionId, Role, ValueId},
-    ops::{Barrier, BarrierKind, OpError},
+    ops::{Barrier, BarrierKind, Op, OpError},
 };
 
 pub(super) struct Barriers {
@@ -70,6 +70,35 @@ impl Barriers {
             self.inside = chain;
         }
         Ok(())
+    }
+
+    /// Called after [`Barriers::before`]: lets the cotangents of a product with a parameter wait for
+    /// its other operand, where that is recomputed. The parameter's gradient needs both, so the step
+    /// back gains nothing by being done while only one is there, and the one would wait beside it.
+    pub fn hold(
+        &mut self,
+        graph: &mut Graph,
+        pass: &mut Backward,
+        node: NodeId,
+        wanted: &[bool],
+    ) -> Result<(), OpError> {
+        let node = graph.node(node);
+        let Some(region) = node.region() else { return Ok(()) };
+        let is_bound = graph.regions.get(region.0 as usize).is_some_and(|r| r.bind == Bind::All);
+        if !is_bound || !matches!(node.op(), Op::MatMul(_) | Op::Conv2d(_)) {
+            return Ok(());
+        }
+        let wanted_args = node.args().iter().zip(wanted).filter(|&(_, &w)| w);
+        let (parameters, data): (Vec<ValueId>, Vec<ValueId>) =
+            wanted_args.map(|(&arg, _)| arg).partition(|&arg| pass.is_parameter_like(arg));
+        let producers = data.iter().map(|&arg| graph.producer(arg).0);
+        let inside = producers.filter(|p| graph.region_chain(p.region()).contains(&region));
+        let after: Vec<NodeId> = inside.map(|p| p.id).collect();
+        if parameters.is_empty() || after.is_empty() {
+            return Ok(());
+        }
+        let results: Vec<ValueId> = node.results().collect();
+        Self::pass_through(graph, pass, BarrierKind::StepBack, &results, &after)
     }
 
     /// Called after a node with these operands was differentiated.
@@ -250,7 +279,15 @@ impl Forward {
             tied.insert(user);
             next.extend(self.users(user));
         }
-        let is_last = |&&node: &&u32| self.users(node).iter().all(|user| !tied.contains(user));
+        // Waiting for a node puts its result into memory: not for the middle of an element-wise chain.
+        let is_last = |&&node: &&u32| {
+            let users = self.users(node);
+            let is_elementwise = matches!(
+                graph.node(NodeId(node)).op(),
+                Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_)
+            );
+            users.is_empty() || !is_elementwise && users.iter().all(|user| !tied.contains(user))
+        };
         tied.iter().filter(is_last).map(|&node| NodeId(node)).collect()
     }
 }

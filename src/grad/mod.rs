@@ -96,6 +96,7 @@ impl Backward {
         }
         let mut barriers = Barriers::new(graph, self.start, self.end, outputs);
         for id in (self.start..self.end).rev().map(NodeId) {
+            OpError::if_cancelled().map_err(|error| GradError { node: id, error })?;
             self.step(graph, &mut barriers, id)?;
         }
         Ok(wrt.iter().map(|&value| get(&self.cotangents, value)).collect())
@@ -118,6 +119,7 @@ impl Backward {
         graph.cursor.origin = origin;
         let is_data = results.iter().any(|&r| get(&self.data, r));
         barriers.before(graph, self, id, region, is_data).map_err(fail)?;
+        barriers.hold(graph, self, id, &wanted).map_err(fail)?;
 
         let cotangents: Vec<_> = results.iter().map(|&r| get(&self.cotangents, r)).collect();
         let at =
@@ -203,7 +205,9 @@ impl Backward {
         let first = graph.producer(ValueId(known as u32)).0.id;
         for node in graph.nodes_from(first) {
             let is_data = match node.op() {
-                Op::Input(_) | Op::Random(_) | Op::Opaque(_) => true,
+                Op::Input(_) | Op::Random(_) => true,
+                // What a host registers is a function of its operands alone.
+                Op::Opaque(op) if op.host.is_none() => true,
                 Op::Read(read) => !matches!(
                     graph.slots.get(read.slot.0 as usize).map(|s| s.kind),
                     Some(SlotKind::Param { .. })

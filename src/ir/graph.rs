@@ -87,7 +87,7 @@ pub enum Policy {
 }
 
 /// A `checkpoint < … >`. Its nodes are contiguous: a region is a statement of the source.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Region {
     pub parent: Option<RegionId>,
     pub bind: Bind,
@@ -149,7 +149,7 @@ pub struct Output {
 }
 
 /// What [`Graph::push`] stamps on the nodes it makes. Set by elaboration and by passes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cursor {
     pub origin: OriginId,
     pub region: Option<RegionId>,
@@ -159,7 +159,7 @@ pub struct Cursor {
     pub instance: u32,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct NodeData {
     op: Op,
     args: std::ops::Range<u32>,
@@ -174,7 +174,9 @@ struct NodeData {
 /// Invariants, held by [`super::verify`]: every operand and every `after` node precedes its user;
 /// result types are what the op infers from its operands; regions nest and are contiguous in
 /// graphs that have not been lowered; a slot is written at most once per version, in order.
-#[derive(Debug, Clone)]
+///
+/// Equal graphs have the same plan: nodes, names and origins are all compared.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Graph {
     nodes: Vec<NodeData>,
     args: Vec<ValueId>,

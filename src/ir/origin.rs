@@ -20,7 +20,7 @@ pub struct Origin {
     pub iteration: Option<Arc<str>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Origins {
     entries: Vec<Origin>,
     ids: FxHashMap<Origin, OriginId>,

@@ -2,8 +2,9 @@
 //!
 //! A group has one shape, lies on one side of the line between forward, backward and update, and
 //! belongs to one recompute. A node joins only if every use of its result is inside the group (a
-//! commit to a persistent tensor counts as a store of the group), so no group depends on itself and
-//! no fusion makes a buffer live longer.
+//! commit to a persistent tensor counts as a store of the group), so no group depends on itself. A
+//! node with several operands does not join one that waits for something made later: no fusion
+//! makes more live longer.
 
 use rustc_hash::FxHashMap;
 
@@ -98,7 +99,10 @@ impl Fusion<'_> {
         for &arg in node.args() {
             // Only an operand that is read as it was made can stay in a register.
             let (producer, _) = self.graph.producer(arg);
-            let used = if is_elementwise(producer.op()) && self.same_domain(node, &producer) {
+            let used = if is_elementwise(producer.op())
+                && self.same_domain(node, &producer)
+                && !self.would_hold(node, &producer)
+            {
                 Use::Group(group)
             } else {
                 Use::Memory
@@ -137,6 +141,24 @@ impl Fusion<'_> {
     fn same_domain(&self, a: &Node<'_>, b: &Node<'_>) -> bool {
         let shape = |n: &Node<'_>| self.graph.ty(n.result(0)).shape();
         a.role().phase() == b.role().phase() && a.instance() == b.instance() && shape(a) == shape(b)
+    }
+
+    /// In the group of `node`, `producer` would wait for an operand of `node` that is made later,
+    /// and keep two values of its own until then instead of one: as in a sum of gradients that come
+    /// one after another.
+    fn would_hold(&self, node: &Node<'_>, producer: &Node<'_>) -> bool {
+        let domain = self.graph.ty(producer.result(0)).shape();
+        let held = producer.args().iter().enumerate().filter(|&(at, &arg)| {
+            let (maker, _) = self.graph.producer(arg);
+            let is_value = !matches!(maker.op(), Op::Read(_) | Op::Const(_) | Op::Literal(_) | Op::Scalar(_));
+            let is_first = producer.args().iter().take(at).all(|&earlier| earlier != arg);
+            is_value && is_first && self.graph.ty(arg).shape() == domain
+        });
+        let waits = node.args().iter().any(|&arg| {
+            let (maker, _) = self.graph.producer(arg);
+            maker.id > producer.id && !is_elementwise(maker.op())
+        });
+        waits && !matches!(producer.role(), Role::Update { .. }) && held.count() > 1
     }
 
     fn note(&mut self, value: u32, used: Use) {

@@ -42,6 +42,8 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
     let build::Built { planned, kernels, op_nodes, buffers, outputs, persistent_bytes, views, commits } =
         build::build(&laid, &groups, &members, &schedule)?;
     let (schedule_graph, schedule) = (planned.resolved.graph, planned.schedule);
+    // Searches end early where the host asks them to: what they leave is no plan to keep.
+    OpError::if_cancelled()?;
     let instructions = schedule::instructions(&schedule_graph, &schedule.order, &schedule.overwrites);
     let mut plan = Plan {
         name: name.into(),
@@ -51,6 +53,7 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
         buffers,
         op_nodes,
         schedule,
+        worst: None,
         instructions,
         outputs,
         persistent_bytes,
@@ -80,8 +83,9 @@ pub fn lower(graph: &Graph) -> Result<Graph, OpError> {
     Ok(graph)
 }
 
-/// In debug builds, verifies a graph after a pass.
+/// Between two passes: ends where the host asks for it and, in debug builds, verifies the graph.
 fn check(graph: &Graph) -> Result<(), OpError> {
+    OpError::if_cancelled()?;
     if !cfg!(debug_assertions) {
         return Ok(());
     }

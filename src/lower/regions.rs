@@ -209,7 +209,11 @@ impl<'l> Rebuild<'l> {
     fn copy(&mut self, node: &Node<'_>) -> Result<(), OpError> {
         let context = self.level.context(node);
         let args: Vec<ValueId> = node.args().iter().map(|&a| self.operand(a, context)).collect();
-        let after: Vec<NodeId> = node.after().iter().map(|&a| self.node(a)).collect();
+        // What waits for a node of the region behind a recompute waits for its copy.
+        let clones = context.and_then(|c| self.clones.get(&c));
+        let after = node.after().iter().map(|a| clones.and_then(|c| c.nodes.get(a)).copied());
+        let after: Vec<NodeId> =
+            after.zip(node.after()).map(|(copy, &a)| copy.unwrap_or_else(|| self.node(a))).collect();
         let region = self.region(node.region(), None);
         let op = self.retarget(node.op(), context);
         let role = self.role(node.role(), context);

@@ -99,8 +99,7 @@ impl Views {
 /// Whether a copy of type `ty` is smaller than the arena's buffer of `base`. Persistent tensors take
 /// no room there, and constants are stored only for those who ask.
 fn saves(graph: &Graph, base: ValueId, ty: &Type) -> bool {
-    let is_elsewhere =
-        matches!(graph.producer(base).0.op(), Op::Read(_) | Op::Const(_) | Op::Scalar(_));
+    let is_elsewhere = matches!(graph.producer(base).0.op(), Op::Read(_) | Op::Const(_) | Op::Scalar(_));
     let room = |ty: &Type| ty.bytes().next_multiple_of(ALIGNMENT);
     !is_elsewhere && room(ty) < room(graph.ty(base))
 }
@@ -138,7 +137,8 @@ pub(super) fn copy_kernel(view: &View, base: BufferId, copy: BufferId) -> Result
     let shape: Box<[usize]> = axes.iter().map(|&k| view.ty.shape()[k]).collect();
     let ty = view.ty.with_shape(shape.clone())?;
     let strides = axes.iter().map(|&k| view.layout.strides[k]).collect();
-    let from = Access { buffer: base, ty: ty.clone(), layout: Layout { offset: view.layout.offset, strides } };
+    let from =
+        Access { buffer: base, ty: ty.clone(), layout: Layout { offset: view.layout.offset, strides } };
     let to = Access { buffer: copy, layout: Layout::dense(&shape), ty };
     Ok(Kernel::Elementwise(Elementwise {
         shape,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{GradNode, Gradient, Memory, Number, OpError, Operation, expect_args};
+use super::{GradNode, Gradient, HostKernel, HostOp, Memory, Number, OpError, Operation, expect_args, host};
 use crate::{
     exec::cpu::{Call, movement},
     ir::{DType, Graph, SlotId, Type},
@@ -72,7 +72,8 @@ pub struct Random {
     pub per_step: bool,
 }
 
-/// An op known by its memory only: it cannot run. For graphs from elsewhere.
+/// An op that is no op of the language: a host's own, with its kernel, or one of a graph from
+/// elsewhere, known by its memory only, which can be planned and not run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Opaque {
     pub name: Arc<str>,
@@ -80,6 +81,25 @@ pub struct Opaque {
     /// Pairs (result, operand) that may share memory.
     pub overwrites: Vec<(usize, usize)>,
     pub workspace: u64,
+    /// What the host registered for it. The text form does not hold it.
+    pub host: Option<HostKernel>,
+}
+
+impl Opaque {
+    /// An op of the host, applied to operands of these types.
+    pub(crate) fn host(
+        op: &Arc<HostOp>,
+        gradient: Option<Arc<Graph>>,
+        args: &[Type],
+    ) -> Result<Opaque, OpError> {
+        Ok(Opaque {
+            name: op.name().into(),
+            results: op.infer(args)?,
+            overwrites: Vec::new(),
+            workspace: 0,
+            host: Some(HostKernel { op: Arc::clone(op), gradient }),
+        })
+    }
 }
 
 /// The parts that are the same for every op without operands: no gradient, no arithmetic.
@@ -307,8 +327,12 @@ impl Operation for Opaque {
         Ok(self.results.clone())
     }
 
-    fn grad(&self, _graph: &mut Graph, _at: &GradNode<'_>) -> Result<Gradient, OpError> {
-        Err(OpError::new(format!("`opaque` {:?} has no gradient", self.name)))
+    fn grad(&self, graph: &mut Graph, at: &GradNode<'_>) -> Result<Gradient, OpError> {
+        host::grad(self, graph, at)
+    }
+
+    fn cpu(&self, call: &Call<'_>) -> Result<(), OpError> {
+        host::run(self, call)
     }
 
     fn memory(&self) -> Memory {

@@ -8,6 +8,7 @@ use std::fmt;
 
 use crate::{
     exec::cpu::Call,
+    guard::{self, OutOfMemory},
     ir::{DType, Graph, NodeId, TooLarge, Type, ValueId},
 };
 
@@ -20,6 +21,7 @@ mod cross_entropy;
 mod effect;
 mod elementwise;
 mod gather;
+mod host;
 mod leaf;
 mod matmul;
 mod network;
@@ -38,6 +40,8 @@ pub use cross_entropy::{CrossEntropy, CrossEntropyGrad};
 pub use effect::{Barrier, BarrierKind, Print, Write};
 pub use elementwise::{Binary, Cast, Select, Unary};
 pub use gather::{Gather, ScatterAdd};
+pub(crate) use host::{HostGradient, float_types, panic_text, wrong_types};
+pub use host::{HostKernel, HostOp};
 pub use leaf::{Const, Distribution, Input, Iota, Literal, Opaque, Random, Read, Scalar};
 pub use matmul::MatMul;
 pub use norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
@@ -53,11 +57,34 @@ pub use view::{Broadcast, Concat, Copy, Layout, Pad, Reshape, Slice, SliceRange,
 pub struct OpError {
     pub message: String,
     pub help: Option<String>,
+    pub cause: Cause,
+}
+
+/// What an [`OpError`] is due to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cause {
+    /// The program, or a fault of `tg`.
+    #[default]
+    Program,
+    /// A limit of the engine, or memory that the system does not have.
+    Limit,
+    /// The host asked to stop.
+    Cancelled,
 }
 
 impl OpError {
     pub fn new(message: impl Into<String>) -> Self {
-        OpError { message: message.into(), help: None }
+        OpError { message: message.into(), help: None, cause: Cause::Program }
+    }
+
+    /// The work was stopped by the host.
+    pub fn cancelled() -> Self {
+        OpError { cause: Cause::Cancelled, ..OpError::new("the work was stopped") }
+    }
+
+    /// An error where the host has asked this thread to stop.
+    pub(crate) fn if_cancelled() -> Result<(), OpError> {
+        if guard::cancelled() { Err(OpError::cancelled()) } else { Ok(()) }
     }
 
     pub fn help(mut self, text: impl Into<String>) -> Self {
@@ -73,6 +100,12 @@ impl fmt::Display for OpError {
 }
 
 impl std::error::Error for OpError {}
+
+impl From<OutOfMemory> for OpError {
+    fn from(error: OutOfMemory) -> Self {
+        OpError { cause: Cause::Limit, ..OpError::new(error.to_string()) }
+    }
+}
 
 impl From<TooLarge> for OpError {
     fn from(error: TooLarge) -> Self {

@@ -1,16 +1,18 @@
 //! A planned step: what a device interprets and what reports read.
 
 mod kernel;
+mod moves;
 mod refused;
 
 use std::sync::Arc;
 
 pub use kernel::{Access, Elementwise, Instr, Kernel, Reg};
+pub use moves::{Excess, Move, Moved};
 pub use refused::{Refusal, RefusalReason};
 
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
-    schedule::{Bound, BufferId, OpId, ScheduleGraph},
+    schedule::{Bound, BufferId, OpId, ScheduleGraph, Worst, WorstOptions, worst_order},
 };
 
 /// What every buffer takes at least, in bytes, on every device.
@@ -150,7 +152,7 @@ pub struct Schedule {
     pub lower_bound_bytes: u64,
     /// What proves that.
     pub bound: Bound,
-    /// The heuristic that won: `source`, `list`, `lpmf`, `dfs`, …
+    /// The heuristic that won: `source`, `list`, `lpmf`, `dfs`, …; `witness` for the worst order.
     pub found_by: &'static str,
 }
 
@@ -168,6 +170,8 @@ pub struct Plan {
     /// The node that stands for each op in reports.
     pub op_nodes: Vec<NodeId>,
     pub schedule: Schedule,
+    /// What every legal order stays within; `None` until [`Plan::bound_every_order`] is called.
+    pub worst: Option<Worst>,
     pub instructions: Vec<Instruction>,
     /// Where each output of the graph lies when the step ends, in the order of `graph.outputs`.
     pub outputs: Vec<Access>,
@@ -194,5 +198,20 @@ impl Plan {
     /// No schedule of this step has a lower peak, in bytes.
     pub fn lower_bound_bytes(&self) -> u64 {
         self.persistent_bytes + self.schedule.lower_bound_bytes
+    }
+
+    /// Works out [`Plan::worst`], within limits of its own on the work.
+    pub fn bound_every_order(&mut self) {
+        self.worst = Some(worst_order(&self.schedule_graph, &WorstOptions::default()));
+    }
+
+    /// No legal order has more bytes alive, whatever it overwrites: persistent ones included.
+    pub fn worst_legal_bytes(&self) -> Option<u64> {
+        Some(self.persistent_bytes.saturating_add(self.worst.as_ref()?.bytes))
+    }
+
+    /// What the worst order that was found has alive: persistent bytes included.
+    pub fn worst_legal_witness_bytes(&self) -> Option<u64> {
+        Some(self.persistent_bytes.saturating_add(self.worst.as_ref()?.witness_bytes))
     }
 }

@@ -92,8 +92,7 @@ impl Plan {
         }
         Some(if matches!(buffer.home, Home::Slot(_)) {
             RefusalReason::Persistent
-        } else if made.ty.dtype().size() != read.ty.dtype().size()
-            || made.ty.elements() != read.ty.elements()
+        } else if made.ty.dtype().size() != read.ty.dtype().size() || made.ty.elements() != read.ty.elements()
         {
             RefusalReason::Size
         } else if buffer.dense_bytes != read.ty.bytes() || !read.layout.is_dense(read.ty.shape()) {

@@ -5,7 +5,6 @@ mod input;
 
 use std::{
     path::Path,
-    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -138,7 +137,7 @@ impl Repl {
     }
 
     fn load_source(&mut self, source: &Source, output: &mut Output) -> Exit {
-        self.work(output, true, |session| session.load(source))
+        self.work(output, true, |session| session.include(source))
     }
 
     /// Runs something that Ctrl-C may stop, and shows what it gave.
@@ -148,14 +147,13 @@ impl Repl {
         is_quiet: bool,
         run: impl FnOnce(&mut Session) -> Result<Evaluated, Error>,
     ) -> Exit {
-        let cancel = self.session.cancel_handle();
-        let handle = std::sync::Arc::clone(&cancel);
+        let cancel = self.session.cancel_token();
+        let handle = cancel.clone();
         let started = Instant::now();
-        let (result, interrupted) =
-            interrupt::on(move || cancel.store(true, Ordering::Relaxed), || run(&mut self.session));
+        let (result, interrupted) = interrupt::on(move || cancel.cancel(), || run(&mut self.session));
         let elapsed = started.elapsed();
         // A Ctrl-C that came too late must not stop the next input.
-        handle.store(false, Ordering::Relaxed);
+        handle.reset();
         let exit = match result {
             Ok(evaluated) => {
                 show(&evaluated.diagnostics, self.session.sources(), output);

@@ -12,6 +12,7 @@ pub mod json;
 pub mod plan;
 pub mod short;
 pub mod style;
+pub mod trace;
 pub mod visible;
 
 pub use bytes::Bytes;

@@ -7,22 +7,28 @@
 use super::{
     Bound, BufferId, OpId, Options, OrderKind, ScheduleGraph, ViewId,
     bound::{self, Proof},
+    candidates::{Candidate, candidates},
     index::Index,
-    profile::profile,
-    schedule_as_it_is, search,
+    profile::{Profile, profile},
+    schedule_as_it_is, schedule_of, search,
     views::{Relaxed, Resolved, Source, relax, resolve},
 };
 use crate::plan::Schedule;
 
-/// How often a graph is planned again, by its number of ops.
-const REPLANS: [(usize, usize); 4] = [(200, 60), (3_000, 24), (30_000, 8), (usize::MAX, 4)];
+/// Ops that all trials of one graph may look at together. A trial keeps the order at hand and takes
+/// time in proportion to the graph.
+const TRIAL_WORK: usize = 3_000_000;
 
-/// In graphs of up to so many ops, copies are tried that the order at hand gives no reason for: with
-/// them, others may be better.
-const SMALL: usize = 200;
+/// How often a graph is planned anew with the copies that trials have found.
+const ROUNDS: usize = 3;
 
 /// Bases that are tried one by one where all together do not help.
 const SINGLES: usize = 4;
+
+/// In graphs of up to so many ops, copies are tried too that the order at hand gives no reason for:
+/// with them, another order may be better. Each takes a plan.
+const SMALL: usize = 100;
+const GUESSES: usize = 8;
 
 /// A planned graph, with what was decided about its views.
 #[derive(Debug, Clone)]
@@ -38,26 +44,25 @@ pub struct Planned {
 /// with views as views.
 pub fn schedule_with_copies(graph: &ScheduleGraph, options: &Options) -> Planned {
     let schedule = super::schedule(graph, options);
-    let untouched = resolve(graph, |_| false);
-    if options.order != OrderKind::Best || schedule.live_peak_bytes <= schedule.lower_bound_bytes {
-        return Planned { resolved: untouched, schedule, arena_bytes_without_copies: None };
+    let views = resolve(graph, |_| false);
+    let mut bound = schedule.bound.clone();
+    if options.order != OrderKind::Best || schedule.live_peak_bytes <= bound.bytes {
+        return Planned { resolved: views, schedule, arena_bytes_without_copies: None };
     }
     let plain = schedule.arena_bytes;
-    let bound = schedule.bound.clone();
-    let floor = bound.bytes;
-    let replans = REPLANS.iter().find(|(ops, _)| graph.op_count() <= *ops).map_or(0, |&(_, n)| n);
-    let best = Trial { copied: Vec::new(), resolved: untouched, schedule };
-    let mut search = Search { graph, options: *options, best, replans };
-    while search.best.schedule.live_peak_bytes > floor && search.step() {}
-    if search.best.copied.is_empty() {
-        let Trial { resolved, schedule, .. } = search.best;
-        return Planned { resolved, schedule, arena_bytes_without_copies: None };
+    let mut search = Search { graph, options, work: TRIAL_WORK, floor: bound.bytes };
+    let start = Choice { copied: Vec::new(), resolved: views, schedule };
+    let best = search.run(start);
+    if best.copied.is_empty() {
+        return Planned {
+            resolved: best.resolved,
+            schedule: best.schedule,
+            arena_bytes_without_copies: None,
+        };
     }
-    search.drop_useless();
-    let Trial { resolved, mut schedule, .. } = search.best;
+    let Choice { resolved, mut schedule, .. } = best;
     // The first bound was sought with the order of the views as views.
-    let mut bound = bound;
-    if schedule.live_peak_bytes > floor {
+    if schedule.live_peak_bytes > bound.bytes {
         let order = original_order(&resolved, &schedule.order);
         let other = bound_of_choices(graph, &order, schedule.live_peak_bytes, options);
         if other.bytes > bound.bytes {
@@ -70,193 +75,206 @@ pub fn schedule_with_copies(graph: &ScheduleGraph, options: &Options) -> Planned
 }
 
 /// A choice of copies with its plan.
-struct Trial {
+struct Choice {
     /// Sorted.
     copied: Vec<ViewId>,
     resolved: Resolved,
     schedule: Schedule,
 }
 
-impl Trial {
+impl Choice {
     fn cost(&self) -> (u64, u64) {
         (self.schedule.arena_bytes, self.schedule.live_peak_bytes)
     }
 }
 
+/// A choice of copies with an order.
+pub(super) struct Trial {
+    /// Sorted.
+    pub(super) copied: Vec<ViewId>,
+    pub(super) resolved: Resolved,
+    /// Of the ops that are not copies, in the graph without copies.
+    order: Vec<OpId>,
+    /// With the copies, and what is alive.
+    pub(super) full: Vec<u32>,
+    pub(super) profile: Profile,
+    pub(super) shift: u32,
+}
+
+impl Trial {
+    /// Puts each copy behind the last other reader of its base, or before its own first one.
+    fn new(graph: &ScheduleGraph, copied: Vec<ViewId>, order: Vec<OpId>) -> Trial {
+        let resolved = resolve(graph, |id| copied.binary_search(&id).is_ok());
+        let mut position = vec![0usize; graph.op_count()];
+        for (at, op) in order.iter().enumerate() {
+            position[op.0 as usize] = at;
+        }
+        let at = |op: &OpId| position.get(op.0 as usize).copied().unwrap_or(0);
+        // The place in the order before which each copy is made.
+        let mut places: Vec<(usize, OpId)> = Vec::with_capacity(copied.len());
+        for &(id, copy) in &resolved.copies {
+            let Some((base, view)) = graph.viewed().get(id.viewed as usize).zip(graph.view(id)) else {
+                continue;
+            };
+            let kept = base.views.iter().enumerate().filter(|&(k, _)| {
+                copied.binary_search(&ViewId { viewed: id.viewed, view: k as u32 }).is_err()
+            });
+            let others = base.readers.iter().chain(kept.flat_map(|(_, view)| &view.readers));
+            let needed = view.after.iter().copied().chain(graph.maker(base.buffer));
+            let last = others.map(at).chain(needed.map(|op| at(&op))).max().map_or(0, |last| last + 1);
+            let first = view.readers.iter().chain(&view.waits).map(at).min().unwrap_or(usize::MAX);
+            places.extend(resolved.graph.maker(copy).map(|op| (last.min(first), op)));
+        }
+        places.sort_unstable();
+        let mut full = Vec::with_capacity(order.len() + places.len());
+        let mut next = places.iter().peekable();
+        for (at, op) in order.iter().enumerate() {
+            while let Some(&(_, copy)) = next.next_if(|place| place.0 <= at) {
+                full.push(copy.0);
+            }
+            full.extend(resolved.ops.get(op.0 as usize).map(|op| op.0));
+        }
+        full.extend(next.map(|place| place.1.0));
+        let ix = Index::new(&resolved.graph);
+        let profile = profile(&ix, &full);
+        Trial { copied, resolved, order, full, profile, shift: ix.shift }
+    }
+
+    /// In bytes: units differ from graph to graph.
+    fn peak(&self) -> u128 {
+        u128::from(self.profile.peak.unsigned_abs()) << self.shift
+    }
+}
+
 struct Search<'g> {
     graph: &'g ScheduleGraph,
-    options: Options,
-    best: Trial,
-    /// How many more plans may be made.
-    replans: usize,
+    options: &'g Options,
+    /// Ops that trials may still look at.
+    work: usize,
+    /// Nothing has less alive.
+    floor: u64,
 }
 
 impl Search<'_> {
-    fn plan(&mut self, copied: Vec<ViewId>) -> Option<Trial> {
-        self.replans = self.replans.checked_sub(1)?;
-        let resolved = resolve(self.graph, |id| copied.binary_search(&id).is_ok());
-        let options = Options { prove: false, ..self.options };
-        let schedule = schedule_as_it_is(&resolved.graph, &options);
-        Some(Trial { copied, resolved, schedule })
+    fn run(&mut self, start: Choice) -> Choice {
+        let mut best = start;
+        for _ in 0..ROUNDS {
+            let order = original_order(&best.resolved, &best.schedule.order);
+            let mut trial = Trial::new(self.graph, best.copied.clone(), order);
+            let mut found = false;
+            while trial.peak() > u128::from(self.floor) {
+                let Some(better) = self.improve(&trial) else { break };
+                (trial, found) = (better, true);
+            }
+            if !found {
+                break;
+            }
+            let trial = self.without_useless(trial);
+            let choice = self.plan(trial.copied.clone(), Some(&trial));
+            if choice.cost() >= best.cost() {
+                break;
+            }
+            best = choice;
+            if best.schedule.live_peak_bytes <= self.floor {
+                return best;
+            }
+        }
+        self.guess(best)
     }
 
-    /// Tries more copies; true if that is better.
-    fn try_more(&mut self, more: &[ViewId]) -> bool {
-        let mut copied = self.best.copied.clone();
+    /// The plan of a choice; that of a trial where its order is better.
+    fn plan(&self, copied: Vec<ViewId>, trial: Option<&Trial>) -> Choice {
+        let resolved = resolve(self.graph, |id| copied.binary_search(&id).is_ok());
+        let options = Options { prove: false, ..*self.options };
+        let schedule = schedule_as_it_is(&resolved.graph, &options);
+        let planned = Choice { copied, resolved, schedule };
+        let Some(trial) = trial else { return planned };
+        let ix = Index::new(&trial.resolved.graph);
+        let found = ("search", Bound::default());
+        let schedule = schedule_of(&trial.resolved.graph, &ix, trial.full.clone(), found, &options);
+        let kept = Choice { copied: trial.copied.clone(), resolved: trial.resolved.clone(), schedule };
+        if kept.cost() < planned.cost() { kept } else { planned }
+    }
+
+    /// More copies, if that lowers the peak of the order at hand.
+    fn try_more(&mut self, trial: &Trial, more: &[ViewId]) -> Option<Trial> {
+        let mut copied = trial.copied.clone();
         copied.extend(more);
         copied.sort_unstable();
         copied.dedup();
-        if copied.len() == self.best.copied.len() {
-            return false;
+        if copied.len() == trial.copied.len() {
+            return None;
         }
-        match self.plan(copied) {
-            Some(trial) if trial.cost() < self.best.cost() => {
-                self.best = trial;
-                true
-            }
-            _ => false,
-        }
+        self.work = self.work.checked_sub(trial.full.len() + 1)?;
+        let other = Trial::new(self.graph, copied, trial.order.clone());
+        (other.peak() < trial.peak()).then_some(other)
     }
 
     /// One improvement: first what holds the peak itself, then all that is about as high, then the
     /// largest savings one by one.
-    fn step(&mut self) -> bool {
-        let at_peak = candidates(self.graph, &self.best, false);
+    fn improve(&mut self, trial: &Trial) -> Option<Trial> {
+        let at_peak = candidates(self.graph, trial, false);
         let all = |list: &[Candidate]| list.iter().flat_map(|c| c.views.clone()).collect::<Vec<ViewId>>();
-        if self.try_more(&all(&at_peak)) {
-            return true;
+        if let Some(better) = self.try_more(trial, &all(&at_peak)) {
+            return Some(better);
         }
-        let around = candidates(self.graph, &self.best, true);
-        if around.len() > at_peak.len() && self.try_more(&all(&around)) {
-            return true;
+        let around = candidates(self.graph, trial, true);
+        if around.len() > at_peak.len()
+            && let Some(better) = self.try_more(trial, &all(&around))
+        {
+            return Some(better);
         }
         let singles = if at_peak.len() > 1 { at_peak } else { Vec::new() };
-        singles.iter().take(SINGLES).any(|candidate| self.try_more(&candidate.views))
-            || self.graph.op_count() <= SMALL && self.any().iter().any(|views| self.try_more(views))
-    }
-
-    /// Each view that is no copy, with the others of its base and alone.
-    fn any(&self) -> Vec<Vec<ViewId>> {
-        let is_view = |id: &ViewId| self.best.copied.binary_search(id).is_err();
-        let mut sets = Vec::new();
-        for (viewed, base) in self.graph.viewed().iter().enumerate() {
-            let ids = (0..base.views.len()).map(|view| ViewId { viewed: viewed as u32, view: view as u32 });
-            let ids: Vec<ViewId> = ids.filter(is_view).collect();
-            if ids.len() > 1 {
-                sets.push(ids.clone());
-            }
-            sets.extend(ids.into_iter().map(|id| vec![id]));
-        }
-        sets
+        singles.iter().take(SINGLES).find_map(|candidate| self.try_more(trial, &candidate.views))
     }
 
     /// Turns copies back into views where that costs nothing.
-    fn drop_useless(&mut self) {
-        let mut bases: Vec<u32> = self.best.copied.iter().map(|id| id.viewed).collect();
-        bases.dedup();
-        let single = bases.len() == 1;
-        for base in bases {
-            let ids: Vec<ViewId> = self.best.copied.iter().copied().filter(|id| id.viewed == base).collect();
-            // All copies of the only base cannot go: something was gained by them.
-            let all = [ids.clone()].into_iter().filter(|_| !single);
-            let each = ids.iter().map(|&id| vec![id]).filter(|_| ids.len() > 1);
-            for gone in all.chain(each) {
-                let copied: Vec<ViewId> =
-                    self.best.copied.iter().copied().filter(|id| !gone.contains(id)).collect();
-                if copied.is_empty() || copied.len() == self.best.copied.len() {
-                    continue;
-                }
-                match self.plan(copied) {
-                    Some(trial) if trial.cost() <= self.best.cost() => self.best = trial,
-                    Some(_) => {}
-                    None => return,
-                }
+    fn without_useless(&mut self, mut trial: Trial) -> Trial {
+        for id in trial.copied.clone().into_iter().rev() {
+            let copied: Vec<ViewId> = trial.copied.iter().copied().filter(|&c| c != id).collect();
+            let Some(left) = self.work.checked_sub(trial.full.len() + 1) else { break };
+            self.work = left;
+            let other = Trial::new(self.graph, copied, trial.order.clone());
+            if other.peak() <= trial.peak() {
+                trial = other;
             }
         }
+        trial
     }
-}
 
-/// Views to copy, all of one base.
-struct Candidate {
-    saves: u64,
-    views: Vec<ViewId>,
-}
+    /// In a small graph: copies for which the order at hand gives no reason.
+    fn guess(&self, mut best: Choice) -> Choice {
+        if self.graph.op_count() > SMALL {
+            return best;
+        }
+        let mut left = GUESSES;
+        for viewed in 0..self.graph.viewed().len() {
+            for views in self.sets(viewed, &best.copied) {
+                if left == 0 || best.schedule.live_peak_bytes <= self.floor {
+                    return best;
+                }
+                left -= 1;
+                let mut copied = best.copied.clone();
+                copied.extend(views);
+                copied.sort_unstable();
+                let choice = self.plan(copied, None);
+                if choice.cost() < best.cost() {
+                    best = choice;
+                }
+            }
+        }
+        best
+    }
 
-/// The bases that only views hold while one of the hottest ops runs, the largest saving first. The
-/// hottest are those that reach the peak; `around`, those that the largest saving would bring under
-/// it too.
-fn candidates(graph: &ScheduleGraph, trial: &Trial, around: bool) -> Vec<Candidate> {
-    let resolved = &trial.resolved;
-    let ix = Index::new(&resolved.graph);
-    let mut position = vec![0usize; ix.ops];
-    let mut order = Vec::with_capacity(ix.ops);
-    for (at, op) in trial.schedule.order.iter().enumerate() {
-        position[op.0 as usize] = at;
-        order.push(op.0);
+    /// The views of a base that are no copies: all of them, and each alone.
+    fn sets(&self, viewed: usize, copied: &[ViewId]) -> Vec<Vec<ViewId>> {
+        let views = self.graph.viewed().get(viewed).map_or(0, |base| base.views.len());
+        let ids = (0..views).map(|view| ViewId { viewed: viewed as u32, view: view as u32 });
+        let ids: Vec<ViewId> = ids.filter(|id| copied.binary_search(id).is_err()).collect();
+        let alone = if ids.len() > 1 { ids.iter().map(|&id| vec![id]).collect() } else { Vec::new() };
+        let all = if ids.is_empty() { None } else { Some(ids) };
+        all.into_iter().chain(alone).collect()
     }
-    let profile = profile(&ix, &order);
-    let peak = profile.peak;
-    let at = |op: OpId| resolved.ops.get(op.0 as usize).map_or(0, |op| position[op.0 as usize]);
-    // By base: from where on only views hold it, and its views with their last readers.
-    let mut held: Vec<(usize, u64, Vec<(usize, u64, ViewId)>)> = Vec::new();
-    let mut most = 0;
-    for (viewed, base) in graph.viewed().iter().enumerate() {
-        let maker = graph.maker(base.buffer).map(at);
-        let ids = (0..base.views.len()).map(|view| ViewId { viewed: viewed as u32, view: view as u32 });
-        let mut last = base.readers.iter().map(|&op| at(op)).chain(maker).max();
-        let mut views = Vec::new();
-        for (id, view) in ids.zip(&base.views) {
-            if trial.copied.binary_search(&id).is_ok() {
-                let copy = resolved.copies.binary_search_by_key(&id, |c| c.0).map(|k| resolved.copies[k].1).ok();
-                let made = copy.and_then(|copy| resolved.graph.maker(copy));
-                last = last.max(made.map(|op| position[op.0 as usize]));
-                continue;
-            }
-            let end = if view.output { Some(order.len()) } else { view.readers.iter().map(|&op| at(op)).max() };
-            views.extend(end.map(|end| (end, view.bytes, id)));
-        }
-        views.sort_unstable_by_key(|&(end, _, id)| (std::cmp::Reverse(end), id));
-        let Some(&(end, smallest, _)) = views.first() else { continue };
-        let bytes = graph.arena_bytes(base.buffer);
-        let from = last.map_or(0, |last| last + 1);
-        if from <= end && smallest < bytes {
-            most = most.max(bytes - smallest);
-            held.push((from, bytes, views));
-        }
-    }
-    let most = i64::try_from(most >> ix.shift).unwrap_or(i64::MAX);
-    let threshold = if around { peak.saturating_sub(most).saturating_add(1) } else { peak };
-    // The next position from each on that is hot.
-    let mut next = vec![usize::MAX; order.len() + 1];
-    for at in (0..order.len()).rev() {
-        next[at] = if profile.live[at] >= threshold { at } else { next[at + 1] };
-    }
-    let mut found: Vec<Candidate> = Vec::new();
-    for (from, bytes, views) in held {
-        // At the first hot op the most parts are still read, so the last one saves most.
-        let mut best: Option<Candidate> = None;
-        let mut hot = next.get(from).copied().unwrap_or(usize::MAX);
-        let mut looks = 0;
-        while hot < order.len() && looks < 64 {
-            let needed: Vec<(u64, ViewId)> =
-                views.iter().take_while(|&&(end, _, _)| end >= hot).map(|&(_, b, id)| (b, id)).collect();
-            if needed.is_empty() {
-                break;
-            }
-            let copies: u64 = needed.iter().map(|(b, _)| *b).fold(0, u64::saturating_add);
-            if copies < bytes && best.as_ref().is_none_or(|b| bytes - copies > b.saves) {
-                best = Some(Candidate {
-                    saves: bytes - copies,
-                    views: needed.into_iter().map(|(_, id)| id).collect(),
-                });
-            }
-            hot = next.get(hot + 1).copied().unwrap_or(usize::MAX);
-            looks += 1;
-        }
-        found.extend(best);
-    }
-    found.sort_by_key(|c| (std::cmp::Reverse(c.saves), c.views.first().copied()));
-    found
 }
 
 /// A bound for all orders, overwrites and choices of copies. `order` is a good order of the graph
@@ -269,11 +287,11 @@ pub(super) fn bound_of_choices(
 ) -> Bound {
     let relaxed = relax(graph);
     let ix = Index::new(&relaxed.graph);
-    let own = Index::new(graph);
     if !ix.exact {
         return in_graph(&relaxed, graph, &bound::rough(&relaxed.graph, &ix));
     }
-    let order: Vec<u32> = order.iter().map(|op| op.0).filter(|&op| (op as usize) < own.ops).collect();
+    let order: Vec<u32> =
+        order.iter().map(|op| op.0).filter(|&op| (op as usize) < graph.op_count()).collect();
     let order = relaxed.order(&order);
     let profile = profile(&ix, &order);
     let mut proof: Proof = bound::single_cuts(&ix, &order, &profile, &mut bound::CUT_WORK.clone());

@@ -8,6 +8,8 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::guard;
+
 use super::{
     flow::{INFINITE, Network},
     index::{Index, NONE},
@@ -168,6 +170,9 @@ impl<'a> Cutter<'a> {
     }
 
     fn cut(&mut self, op: u32, live: i64, enough: i64, work: &mut u64) -> (Cut, Vec<(Network, i64)>) {
+        if guard::cancelled() {
+            *work = 0;
+        }
         let v = op as usize;
         self.here = self.position[v];
         let consistent = self.split(op);

@@ -2,9 +2,14 @@
 //! done (down-sets), cheapest peak first.
 //!
 //! The number of sets is held down by one rule: an op that is ready, fits under the peak so far
-//! and leaves no more alive than before is done at once. That never hurts: whatever follows finds
-//! the same buffers alive or fewer, since buffers freed by it stay freed and what it made is read
-//! only by ops that need it anyway.
+//! and leaves no more alive than before is done at once, and so is a run of ops that does so as a
+//! whole: a chain, with the ops that become ready along it and leave no more alive.
+//!
+//! That never hurts. The units alive after a set are a cut function of it, so submodular: adding the
+//! run `T` to a set `X` that holds the present set `S` changes them by at most
+//! `f(S + T) − f(S + T ∩ X)`. That is not above 0, because the run ends as soon as it is down to
+//! `f(S)`, and on the way there an op beside the chain only ever lowers them. So whatever follows
+//! finds the same units alive or fewer.
 
 use std::{
     cmp::Reverse,
@@ -13,7 +18,8 @@ use std::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::index::Index;
+use super::index::{Csr, Index};
+use crate::guard;
 
 /// The widest stretch: a set of its ops is one word.
 pub(super) const WIDTH: usize = 128;
@@ -23,6 +29,7 @@ struct Stretch<'a> {
     ix: &'a Index,
     ops: &'a [u32],
     preds: Vec<u128>,
+    succs: Vec<u128>,
     /// For each op the buffers that it may free: the units and the readers that must be done.
     frees: Vec<Vec<(i64, u128)>>,
     /// Units left alive by each op: what it makes and somebody reads.
@@ -74,27 +81,11 @@ pub(super) fn search(ix: &Index, range: Range<'_>, floor: i64, limit: i64, state
     let mut entry = State { from: 0, steps: Vec::new(), alive: range.alive };
     let mut set = 0u128;
     loop {
-        if *states == 0 {
+        if *states == 0 || guard::cancelled() {
             return Found::GaveUp(peak);
         }
         *states -= 1;
-        // Everything that costs nothing, at once.
-        let mut moved = true;
-        while moved {
-            moved = false;
-            for op in 0..ops.len() {
-                if !stretch.is_ready(op, set) {
-                    continue;
-                }
-                let (up, net) = stretch.cost(op, set);
-                if net <= 0 && entry.alive + up <= peak {
-                    set |= 1 << op;
-                    entry.alive += net;
-                    entry.steps.push(op as u8);
-                    moved = true;
-                }
-            }
-        }
+        stretch.settle(&mut set, &mut entry, peak);
         if set == all {
             let mut order: Vec<u32> = entry.steps.iter().rev().map(|&op| ops[op as usize]).collect();
             let mut from = entry.from;
@@ -136,6 +127,9 @@ pub(super) fn search(ix: &Index, range: Range<'_>, floor: i64, limit: i64, state
     }
 }
 
+/// A run of ops has at most so many links, and beside them what they allow.
+const LINKS: usize = 24;
+
 /// How a set was reached: from an earlier one, by which ops in turn, and what is alive then.
 struct State {
     from: u128,
@@ -150,8 +144,10 @@ impl<'a> Stretch<'a> {
             let at = range.position[op as usize] as usize;
             (range.start..range.end).contains(&at).then(|| 1u128 << (at - range.start))
         };
-        let preds =
-            ops.iter().map(|&op| ix.preds.get(op as usize).iter().filter_map(|&p| inside(p)).sum()).collect();
+        let masks = |edges: &Csr| -> Vec<u128> {
+            ops.iter().map(|&op| edges.get(op as usize).iter().filter_map(|&p| inside(p)).sum()).collect()
+        };
+        let (preds, succs) = (masks(&ix.preds), masks(&ix.succs));
         let mut readers: FxHashMap<u32, Option<u128>> = FxHashMap::default();
         for &op in ops {
             for &b in ix.reads.get(op as usize) {
@@ -171,11 +167,99 @@ impl<'a> Stretch<'a> {
             .collect();
         let kept = ops.iter().map(|&op| ix.made[op as usize] - ix.dead[op as usize]).collect();
         let unread = if range.start == 0 { ix.unread } else { 0 };
-        Stretch { ix, ops, preds, frees, kept, readers, unread }
+        Stretch { ix, ops, preds, succs, frees, kept, readers, unread }
     }
 
     fn is_ready(&self, op: usize, set: u128) -> bool {
         set >> op & 1 == 0 && self.preds[op] & !set == 0
+    }
+
+    /// Does everything that leaves no more alive than before and fits under `peak`.
+    fn settle(&self, set: &mut u128, entry: &mut State, peak: i64) {
+        let mut run = Vec::new();
+        let mut moved = true;
+        while moved {
+            moved = false;
+            let mut open: Vec<usize> = Vec::new();
+            for op in 0..self.ops.len() {
+                if self.is_ready(op, *set) {
+                    let (up, net) = self.cost(op, *set);
+                    if entry.alive + up > peak {
+                        continue;
+                    }
+                    if net <= 0 {
+                        *set |= 1 << op;
+                        entry.alive += net;
+                        entry.steps.push(op as u8);
+                        moved = true;
+                    } else {
+                        open.push(op);
+                    }
+                }
+            }
+            if moved {
+                continue;
+            }
+            for op in open {
+                run.clear();
+                if let Some((next, alive)) = self.run(op, *set, entry.alive, peak, &mut run) {
+                    *set = next;
+                    entry.alive = alive;
+                    entry.steps.append(&mut run);
+                    moved = true;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A run that starts with `op` and ends with no more alive than before it: the set after it and
+    /// what is alive then. `steps` becomes its ops.
+    fn run(&self, op: usize, from: u128, before: i64, peak: i64, steps: &mut Vec<u8>) -> Option<(u128, i64)> {
+        let (mut set, mut alive) = (from, before);
+        // Ops that follow one of the run and are not done.
+        let mut next = 0u128;
+        let mut link = op;
+        for _ in 0..LINKS {
+            let (up, net) = self.cost(link, set);
+            if alive + up > peak {
+                return None;
+            }
+            set |= 1 << link;
+            alive += net;
+            steps.push(link as u8);
+            next = (next | self.succs[link]) & !set;
+            let mut only = None;
+            let mut more = false;
+            let mut rest = next;
+            while rest != 0 && alive > before {
+                let at = rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                if !self.is_ready(at, set) {
+                    continue;
+                }
+                let (up, net) = self.cost(at, set);
+                if net <= 0 && alive + up <= peak {
+                    set |= 1 << at;
+                    alive += net;
+                    steps.push(at as u8);
+                    next = (next | self.succs[at]) & !set;
+                    // What was passed over may have become ready, or free of cost.
+                    (rest, only, more) = (next, None, false);
+                } else {
+                    more |= only.is_some();
+                    only = Some(at);
+                }
+            }
+            if alive <= before {
+                return Some((set, alive));
+            }
+            match only {
+                Some(at) if !more => link = at,
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// Growth while the op runs after `set`, and from before it to after it.

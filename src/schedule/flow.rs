@@ -1,6 +1,8 @@
 //! Maximum flow (Dinic 1970) on a network whose residual can be reused: more arcs may be added to a
 //! solved network, and the flow continues from where it was.
 
+use crate::guard;
+
 /// Capacity of an arc that no minimum cut takes.
 pub(super) const INFINITE: i64 = 1 << 61;
 
@@ -81,6 +83,9 @@ impl Network {
     pub(super) fn push(&mut self, source: u32, sink: u32, enough: i64, work: &mut u64) -> Flow {
         let mut amount = 0;
         while amount < enough {
+            if guard::cancelled() {
+                *work = 0;
+            }
             if *work == 0 {
                 return Flow { amount, maximum: false };
             }

@@ -39,6 +39,7 @@ pub struct CopyableView {
     /// Ops that wait for the view without reading it: barriers that it passes.
     pub waits: Vec<OpId>,
     /// What has to be complete before the copy, beside the buffer: barriers that the view is behind.
+    /// Whoever reads the view or waits for it waits for them too.
     pub after: Vec<OpId>,
     /// Pairs (op, made): if this is a copy, the made buffer may take its place.
     pub overwriters: Vec<(OpId, BufferId)>,

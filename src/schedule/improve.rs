@@ -1,6 +1,8 @@
 //! Search that starts from a good order: cuts move ops across the peak, wherever they are; an
 //! exhaustive search reorders a window around it.
 
+use crate::guard;
+
 use super::{
     cut::{Cut, Cutter},
     exact::{Found, Range, WIDTH, search},
@@ -212,7 +214,7 @@ fn windows(ix: &Index, order: &mut Vec<u32>, goal: i64, effort: &mut Effort) -> 
     loop {
         let now = profile(ix, order);
         effort.work = effort.work.saturating_sub(ix.weight());
-        if now.peak <= goal || effort.states == 0 || effort.work == 0 {
+        if now.peak <= goal || effort.states == 0 || effort.work == 0 || guard::cancelled() {
             return now.peak;
         }
         for (at, &op) in order.iter().enumerate() {

@@ -4,6 +4,7 @@
 #![allow(clippy::indexing_slicing)]
 
 mod bound;
+mod candidates;
 mod choose;
 mod cut;
 mod depth;
@@ -17,8 +18,10 @@ pub mod pack;
 mod place;
 mod profile;
 mod refute;
+mod repair;
 mod search;
 mod views;
+mod witness;
 mod worst;
 
 use std::time::Duration;
@@ -31,6 +34,7 @@ pub use graph::{
 pub use place::{Places, place};
 pub use profile::instructions;
 pub use views::{Resolved, Source, resolve};
+pub use repair::{Repair, repair};
 pub use worst::{Worst, WorstOptions, worst_order};
 
 use crate::plan::Schedule;
@@ -50,6 +54,8 @@ pub enum OrderKind {
     Lpmf,
     /// Operands right before their user.
     Dfs,
+    /// The worst legal order that is found, without overwrites.
+    Witness,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,10 +82,14 @@ const PACK_WORK: u64 = 400_000_000;
 /// Plans a graph: order, overwrites, offsets, and the bound on every other plan. Views that may be
 /// copied stay views, but the bound holds for their copies too; [`schedule_with_copies`] decides.
 pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
-    let schedule = schedule_as_it_is(graph, options);
-    if graph.viewed().is_empty() {
-        return schedule;
+    if options.order == OrderKind::Witness {
+        return witness::witness(graph, options, PACK_WORK);
     }
+    if graph.viewed().is_empty() {
+        return schedule_as_it_is(graph, options);
+    }
+    // The order is the same without a proof, which would not hold for copies.
+    let schedule = schedule_as_it_is(graph, &Options { prove: false, ..*options });
     let bound = choose::bound_of_choices(graph, &schedule.order, schedule.live_peak_bytes, options);
     Schedule { lower_bound_bytes: bound.bytes, bound, ..schedule }
 }
@@ -88,12 +98,22 @@ pub fn schedule(graph: &ScheduleGraph, options: &Options) -> Schedule {
 fn schedule_as_it_is(graph: &ScheduleGraph, options: &Options) -> Schedule {
     let ix = Index::new(graph);
     let chosen = search::choose(&ix, options);
-    let order = chosen.order;
     let bound = if ix.exact { chosen.proof.to_bound(&ix) } else { bound::rough(graph, &ix) };
-    let overwrites = profile::overwrites(&ix, &order);
+    schedule_of(graph, &ix, chosen.order, (chosen.found_by, bound), options)
+}
+
+/// The plan of an order.
+fn schedule_of(
+    graph: &ScheduleGraph,
+    ix: &Index,
+    order: Vec<u32>,
+    (found_by, bound): (&'static str, Bound),
+    options: &Options,
+) -> Schedule {
+    let overwrites = profile::overwrites(ix, &order);
     let pack_options = pack::PackOptions { goal: 0, time_limit: options.time_limit, work_limit: PACK_WORK };
-    let places = place::place_indexed(graph, &ix, &order, &overwrites, &pack_options);
-    let (live_peak_bytes, peak_position) = profile::exact_peak(graph, &ix, &order);
+    let places = place::place_indexed(graph, ix, &order, &overwrites, &pack_options);
+    let (live_peak_bytes, peak_position) = profile::exact_peak(graph, ix, &order);
     Schedule {
         order: order.into_iter().map(OpId).collect(),
         overwrites,
@@ -104,6 +124,6 @@ fn schedule_as_it_is(graph: &ScheduleGraph, options: &Options) -> Schedule {
         peak_position,
         lower_bound_bytes: bound.bytes,
         bound,
-        found_by: chosen.found_by,
+        found_by,
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use crate::guard;
+
 use super::{
     Options, OrderKind,
     bound::{self, Proof},
@@ -47,7 +49,7 @@ pub(super) struct Chosen {
 pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
     let (first, others): (Vec<_>, Vec<_>) = match options.order {
         // The segment tree makes `lpmf` the slowest; it is left out where the others are optimal.
-        OrderKind::Best => ([&SOURCE[..], &LIST, &DFS].concat(), LPMF.to_vec()),
+        OrderKind::Best | OrderKind::Witness => ([&SOURCE[..], &LIST, &DFS].concat(), LPMF.to_vec()),
         OrderKind::Source => (SOURCE.to_vec(), Vec::new()),
         // The plain ones, so that they can be compared with what others do.
         OrderKind::List => (LIST[..1].to_vec(), Vec::new()),
@@ -95,6 +97,9 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(&mut self, heuristics: &[(&'static str, Heuristic)]) {
         for &(by, heuristic) in heuristics {
+            if guard::cancelled() && !self.found.is_empty() {
+                return;
+            }
             let order = heuristic(self.ix);
             self.add(by, order);
         }
@@ -106,9 +111,11 @@ impl Search<'_> {
         self.found.insert(at, Candidate { peak, by, order });
     }
 
-    /// The best order is not proved to be optimal.
+    /// The best order is not proved to be optimal, and nobody wants to stop here.
     fn is_open(&self) -> bool {
-        self.ix.exact && self.found.first().is_some_and(|best| best.peak > self.proof.units)
+        !guard::cancelled()
+            && self.ix.exact
+            && self.found.first().is_some_and(|best| best.peak > self.proof.units)
     }
 
     /// Bounds by single cuts, and a short try to prove the best order optimal.

@@ -1,9 +1,7 @@
 //! Views that may be copied: a choice of copies turned into a plain graph, and one graph that
 //! stands for all choices, for bounds.
 
-use super::{
-    BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph, ViewId, graph::ViewedBuffer,
-};
+use super::{BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph, ViewId, graph::ViewedBuffer};
 
 /// Where an op of a graph that was made from another comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -241,7 +239,11 @@ pub(super) fn relax(graph: &ScheduleGraph) -> Relaxed {
         let mut is_read = vec![false; graph.buffer_count()];
         for op in graph.ops() {
             let dropped = &rewrite.changes[op.0 as usize].dropped;
-            graph.reads(op).iter().filter(|b| !dropped.contains(b)).for_each(|b| is_read[b.0 as usize] = true);
+            graph
+                .reads(op)
+                .iter()
+                .filter(|b| !dropped.contains(b))
+                .for_each(|b| is_read[b.0 as usize] = true);
         }
         for b in graph.buffer_ids().map(|b| b.0 as usize) {
             if rewrite.flags[b].input && !rewrite.flags[b].output && !is_read[b] {

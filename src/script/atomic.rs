@@ -20,6 +20,12 @@ pub fn write_atomically(
     if path.is_dir() {
         return Err(Error::io(path, "write", &io::ErrorKind::IsADirectory.into()));
     }
+    let folder = folder_of(path);
+    if !folder.is_dir() {
+        let why = if folder.exists() { "is no folder" } else { "does not exist" };
+        let message = format!("cannot write `{}`: the folder `{}` {why}", path.display(), folder.display());
+        return Err(Error::new(message).help("create the folder, or name another"));
+    }
     let (temporary, file) = create_beside(path).map_err(failed)?;
     let result = fill(file, write).and_then(|()| fs::rename(&temporary, path));
     if let Err(error) = result {

@@ -3,6 +3,7 @@
 use super::{Error, random::Random};
 use crate::{
     exec::Tensor,
+    guard::OutOfMemory,
     ir::{ShapeText, Type},
 };
 
@@ -47,28 +48,35 @@ impl Batches {
         count(self.rows, self.config)
     }
 
-    /// The batch of this number, whatever has been taken before.
-    pub fn batch(&self, number: usize) -> Option<Vec<Tensor>> {
+    /// The batch of this number, whatever has been taken before; `None` behind the last one. An
+    /// error where memory is short.
+    pub fn batch(&self, number: usize) -> Result<Option<Vec<Tensor>>, Error> {
         if number >= self.count_all() {
-            return None;
+            return Ok(None);
         }
-        let start = number.checked_mul(self.config.size)?;
+        let start = number.saturating_mul(self.config.size).min(self.rows);
         let end = start.saturating_add(self.config.size).min(self.rows);
-        self.tensors
+        let batch: Result<Option<Vec<Tensor>>, OutOfMemory> = self
+            .tensors
             .iter()
             .map(|tensor| match &self.order {
-                Some(order) => gather(tensor, order.get(start..end)?.iter().copied(), end - start),
+                Some(order) => {
+                    let rows = order.get(start..end).unwrap_or_default();
+                    gather(tensor, rows.iter().copied(), end - start)
+                }
                 None => gather(tensor, start..end, end - start),
             })
-            .collect()
+            .collect();
+        Ok(batch?)
     }
 }
 
+/// Ends early where memory is short; [`Batches::batch`] says so.
 impl Iterator for Batches {
     type Item = Vec<Tensor>;
 
     fn next(&mut self) -> Option<Vec<Tensor>> {
-        let batch = self.batch(self.next)?;
+        let batch = self.batch(self.next).ok().flatten()?;
         self.next += 1;
         Some(batch)
     }
@@ -134,20 +142,29 @@ fn count(rows: usize, config: Config) -> usize {
 }
 
 /// Rows of a tensor, by number. `None` for a row that it does not have.
-fn gather(tensor: &Tensor, rows: impl Iterator<Item = usize>, count: usize) -> Option<Tensor> {
-    let (_, inner) = tensor.shape().split_first()?;
+fn gather(
+    tensor: &Tensor,
+    rows: impl Iterator<Item = usize>,
+    count: usize,
+) -> Result<Option<Tensor>, OutOfMemory> {
+    let Some((_, inner)) = tensor.shape().split_first() else { return Ok(None) };
     let shape: Vec<usize> = std::iter::once(count).chain(inner.iter().copied()).collect();
-    let mut result = Tensor::zeros(tensor.ty().with_shape(shape).ok()?);
+    let Ok(ty) = tensor.ty().with_shape(shape) else { return Ok(None) };
+    let mut result = Tensor::try_zeros(ty)?;
     let width = inner.iter().product::<usize>() * tensor.dtype().size();
     if width == 0 {
-        return Some(result);
+        return Ok(Some(result));
     }
     let source = tensor.bytes();
-    for (target, row) in result.bytes_mut().chunks_exact_mut(width).zip(rows) {
+    let row_of = |row: usize| {
         let start = row.checked_mul(width)?;
-        target.copy_from_slice(source.get(start..start.checked_add(width)?)?);
+        source.get(start..start.checked_add(width)?)
+    };
+    for (target, row) in result.bytes_mut()?.chunks_exact_mut(width).zip(rows) {
+        let Some(row) = row_of(row) else { return Ok(None) };
+        target.copy_from_slice(row);
     }
-    Some(result)
+    Ok(Some(result))
 }
 
 /// Random windows of a long sequence for training on what comes next: pairs (x, y) of `[batch,
@@ -168,26 +185,29 @@ impl Windows {
     }
 
     /// The windows of this step: a function of the seed and the step alone, so that a run that
-    /// resumes goes on with the same data.
-    pub fn at(&self, step: u64) -> Option<(Tensor, Tensor)> {
-        let starts = self.sequence.shape().first()?.checked_sub(self.length)? as u64;
+    /// resumes goes on with the same data. An error where memory is short.
+    pub fn at(&self, step: u64) -> Result<(Tensor, Tensor), Error> {
+        let ty = window_types(self.sequence.ty(), self.length, self.batch)?;
+        let from = self.sequence.ty().elements().saturating_sub(self.length) as u64;
         let mut random = Random::new(self.seed, step.wrapping_add(1));
-        let starts: Vec<usize> = (0..self.batch).map(|_| random.below(starts) as usize).collect();
-        let ty = self.sequence.ty().with_shape([self.batch, self.length]).ok()?;
+        let starts: Vec<usize> = (0..self.batch).map(|_| random.below(from) as usize).collect();
         let size = ty.dtype().size();
-        let width = self.length.checked_mul(size)?;
-        let (mut x, mut y) = (Tensor::zeros(ty.clone()), Tensor::zeros(ty));
+        // `window_types` holds that the sequence is longer, and its bytes are counted in 64 bits.
+        let width = self.length * size;
+        let (mut x, mut y) = (Tensor::try_zeros(ty.clone())?, Tensor::try_zeros(ty)?);
         if width == 0 {
-            return Some((x, y));
+            return Ok((x, y));
         }
         let source = self.sequence.bytes();
         for (tensor, shift) in [(&mut x, 0), (&mut y, size)] {
-            for (target, start) in tensor.bytes_mut().chunks_exact_mut(width).zip(&starts) {
+            for (target, start) in tensor.bytes_mut()?.chunks_exact_mut(width).zip(&starts) {
                 let start = start * size + shift;
-                target.copy_from_slice(source.get(start..start + width)?);
+                if let Some(window) = source.get(start..start + width) {
+                    target.copy_from_slice(window);
+                }
             }
         }
-        Some((x, y))
+        Ok((x, y))
     }
 }
 

@@ -21,7 +21,7 @@ use std::{fmt, path::Path};
 
 pub use atomic::write_atomically;
 
-use crate::{exec::Tensor, ir::Type};
+use crate::{exec::Tensor, guard::OutOfMemory, ir::Type};
 
 /// Why something could not be read, written or shown. The message names the file and stands
 /// alone: lower case, no full stop.
@@ -29,11 +29,19 @@ use crate::{exec::Tensor, ir::Type};
 pub struct Error {
     pub message: String,
     pub help: Option<String>,
+    /// It is due to a limit on memory, not to what was read.
+    pub is_limit: bool,
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(error: OutOfMemory) -> Self {
+        Error { is_limit: true, ..Error::new(error.to_string()) }
+    }
 }
 
 impl Error {
     pub fn new(message: impl Into<String>) -> Self {
-        Error { message: message.into(), help: None }
+        Error { message: message.into(), help: None, is_limit: false }
     }
 
     pub fn help(mut self, text: impl Into<String>) -> Self {
@@ -44,6 +52,11 @@ impl Error {
     /// An error about a file.
     pub(crate) fn file(path: &Path, what: impl fmt::Display) -> Self {
         Error::new(format!("`{}`: {what}", path.display()))
+    }
+
+    /// Memory that a file's content does not get.
+    pub(crate) fn memory(path: &Path, error: &OutOfMemory) -> Self {
+        Error { is_limit: true, ..Error::file(path, error) }
     }
 
     /// An error of the operating system.
@@ -70,8 +83,7 @@ impl std::error::Error for Error {}
 
 /// A tensor to read a file into. The file may be larger than the memory.
 fn allocate(path: &Path, ty: &Type) -> Result<Tensor, Error> {
-    let message = || format!("cannot allocate {} bytes for {ty}", ty.bytes());
-    Tensor::try_zeros(ty.clone()).ok_or_else(|| Error::file(path, message()))
+    Tensor::try_zeros(ty.clone()).map_err(|error| Error::memory(path, &error))
 }
 
 /// Bytes in the largest unit that keeps the number at least 1: `1.5 MiB`.

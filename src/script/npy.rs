@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
     let (mut file, header) = open(path)?;
     // `open` has checked that the file has all these bytes.
     let mut tensor = allocate(path, &header.ty)?;
-    let bytes = tensor.bytes_mut();
+    let bytes = tensor.bytes_mut().map_err(|e| Error::memory(path, &e))?;
     let read = file.read_exact(bytes);
     if header.ty.dtype() == DType::Bool {
         // A tensor never holds other bytes than 0 and 1.
@@ -36,7 +36,8 @@ pub fn read(path: &Path) -> Result<Tensor, Error> {
     read.map_err(|e| Error::io(path, "read", &e))?;
     if header.column_major {
         let mut rows = allocate(path, &header.ty)?;
-        copy_from_column_major(&tensor, &mut rows);
+        let target = rows.bytes_mut().map_err(|e| Error::memory(path, &e))?;
+        copy_from_column_major(&tensor, target);
         return Ok(rows);
     }
     Ok(tensor)
@@ -266,8 +267,8 @@ fn crop(text: &str) -> String {
     cropped
 }
 
-/// The same elements in row-major order, into a tensor of the same type.
-fn copy_from_column_major(tensor: &Tensor, result: &mut Tensor) {
+/// The same elements in row-major order, into the bytes of a tensor of the same type.
+fn copy_from_column_major(tensor: &Tensor, result: &mut [u8]) {
     let shape = tensor.shape().to_vec();
     let size = tensor.dtype().size();
     let source = tensor.bytes();
@@ -279,7 +280,7 @@ fn copy_from_column_major(tensor: &Tensor, result: &mut Tensor) {
     }
     let mut index = vec![0usize; shape.len()];
     let mut offset = 0usize;
-    for target in result.bytes_mut().chunks_exact_mut(size) {
+    for target in result.chunks_exact_mut(size) {
         if let Some(element) = source.get(offset..offset + size) {
             target.copy_from_slice(element);
         }

@@ -139,7 +139,7 @@ impl Reader {
         let offset = self.entry(name)?.offset;
         let is_bool = ty.dtype() == DType::Bool;
         let mut tensor = allocate(&self.path, &ty)?;
-        let bytes = tensor.bytes_mut();
+        let bytes = tensor.bytes_mut().map_err(|e| Error::memory(&self.path, &e))?;
         let read = self.file.seek(SeekFrom::Start(offset)).and_then(|_| self.file.read_exact(bytes));
         if is_bool {
             // Before anything may fail: a tensor never holds other bytes than 0 and 1.

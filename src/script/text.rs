@@ -1,11 +1,14 @@
 //! Text as characters and their ids: `data.chars`.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, io::Read, path::Path, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
 use super::Error;
-use crate::exec::Tensor;
+use crate::{
+    exec::{Tensor, TensorError},
+    guard::{self, OutOfMemory},
+};
 
 /// The characters of a text, sorted by code point; the id of each is its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +44,11 @@ impl Vocabulary {
     /// The ids of a text; the error lists the characters that have none.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, Error> {
         const SHOWN: usize = 8;
-        let mut ids = Vec::with_capacity(text.len());
+        let mut ids = Vec::new();
+        if ids.try_reserve_exact(text.len()).is_err() {
+            let bytes = (text.len() as u64).saturating_mul(4);
+            return Err(OutOfMemory::system(&"the ids of the text", bytes).into());
+        }
         let mut unknown: Vec<char> = Vec::new();
         for c in text.chars() {
             match self.ids.get(&c) {
@@ -88,7 +95,16 @@ impl Vocabulary {
 
 /// A whole text file. The error says where it is not UTF-8.
 pub fn read(path: &Path) -> Result<String, Error> {
-    let bytes = fs::read(path).map_err(|e| Error::io(path, "read", &e))?;
+    let failed = |e: std::io::Error| Error::io(path, "read", &e);
+    let mut file = fs::File::open(path).map_err(failed)?;
+    let size = file.metadata().map_err(failed)?.len();
+    let _charge = guard::charge(size, &"the text").map_err(|e| Error::memory(path, &e))?;
+    let mut bytes = Vec::new();
+    let room = usize::try_from(size).is_ok_and(|size| bytes.try_reserve_exact(size).is_ok());
+    if !room {
+        return Err(Error::memory(path, &OutOfMemory::system(&"the text", size)));
+    }
+    file.read_to_end(&mut bytes).map_err(failed)?;
     String::from_utf8(bytes).map_err(|e| {
         Error::file(path, format!("not UTF-8 text: bad byte at offset {}", e.utf8_error().valid_up_to()))
             .help("convert it: `iconv -f latin1 -t utf-8`")
@@ -99,8 +115,13 @@ pub fn read(path: &Path) -> Result<String, Error> {
 pub fn read_chars(path: &Path) -> Result<(Vocabulary, Tensor), Error> {
     let text = read(path)?;
     let vocabulary = Vocabulary::of(&text);
+    // The ids stand in a list first, with room for one per byte.
+    let list = (text.len() as u64).saturating_mul(4);
+    let _charge = guard::charge(list, &"the ids of the text").map_err(|e| Error::memory(path, &e))?;
     let ids = vocabulary.encode(&text)?;
-    let tensor =
-        Tensor::from_slice(&[ids.len()], &ids).ok_or_else(|| Error::file(path, "the text is too large"))?;
+    let tensor = Tensor::try_from_slice(&[ids.len()], &ids).map_err(|error| match error {
+        TensorError::Memory(error) => Error::memory(path, &error),
+        other => Error::file(path, other),
+    })?;
     Ok((vocabulary, tensor))
 }

@@ -34,6 +34,10 @@ pub struct Ast {
     pub stmts: Vec<Stmt>,
     /// The statements of the top level, in order.
     pub body: Vec<StmtId>,
+    /// Names that text which could not be parsed may have bound: nothing is known of them.
+    pub lost: Vec<Name>,
+    /// A declaration was lost with its name: any name may be that one.
+    pub lost_any: bool,
 }
 
 impl Ast {
@@ -46,8 +50,11 @@ impl Ast {
 
     /// The statement of an id that this tree gave out.
     pub fn stmt(&self, id: StmtId) -> &Stmt {
-        static MISSING: Stmt =
-            Stmt { kind: StmtKind::Error, span: Span { file: FileId(0), start: 0, end: 0 }, docs: None };
+        static MISSING: Stmt = Stmt {
+            kind: StmtKind::Error(Vec::new()),
+            span: Span { file: FileId(0), start: 0, end: 0 },
+            docs: None,
+        };
         self.stmts.get(id.0 as usize).unwrap_or(&MISSING)
     }
 }
@@ -219,8 +226,8 @@ pub struct Stmt {
 
 #[derive(Debug, Clone)]
 pub enum StmtKind {
-    /// Could not be parsed; already reported.
-    Error,
+    /// Could not be parsed; already reported. The names are those that it would have bound.
+    Error(Vec<Ident>),
     /// `use nn`, `use nn.layers as l`.
     Use {
         path: Vec<Ident>,

@@ -35,6 +35,10 @@ pub(crate) struct Builder<'s> {
     /// `param` and `state` statements, and those among them that a model or optimizer holds.
     fields: Vec<StmtId>,
     placed: Vec<StmtId>,
+    /// Statements that did not parse, by their place.
+    pub(super) failed: Vec<Span>,
+    /// How many things were reported, also those that there was no room for.
+    reports: usize,
 }
 
 impl<'s> Builder<'s> {
@@ -51,6 +55,8 @@ impl<'s> Builder<'s> {
             too_deep_reported: false,
             fields: Vec::new(),
             placed: Vec::new(),
+            failed: Vec::new(),
+            reports: 0,
         }
     }
 
@@ -59,9 +65,15 @@ impl<'s> Builder<'s> {
     }
 
     pub(crate) fn report(&mut self, diagnostic: Diagnostic) {
+        self.reports += 1;
         if self.diagnostics.len() < super::MAX_ERRORS {
             self.diagnostics.push(diagnostic);
         }
+    }
+
+    /// A number that rises with every report.
+    pub(crate) fn unreported(&self) -> usize {
+        self.reports
     }
 
     pub(crate) fn recovered(&mut self, recovery: Recovery<'s>) {
@@ -95,7 +107,7 @@ impl<'s> Builder<'s> {
         } else {
             height = 0;
             self.too_deep(span);
-            StmtKind::Error
+            StmtKind::Error(Vec::new())
         };
         let id = StmtId(self.ast.stmts.len() as u32);
         if matches!(kind, StmtKind::Param(_) | StmtKind::State(_)) {
@@ -144,7 +156,13 @@ impl<'s> Builder<'s> {
     }
 
     /// Statements as a block: a last expression is its value.
-    pub(crate) fn block(&mut self, mut stmts: Vec<StmtId>, start: u32, end: u32) -> Block {
+    /// `cut_off` says that its `}` is missing: then nothing is known of what it holds.
+    pub(crate) fn block(&mut self, mut stmts: Vec<StmtId>, start: u32, end: u32, cut_off: bool) -> Block {
+        if cut_off {
+            self.lose(start, end);
+            let tail = Some(self.expr(ExprKind::Error, start, end));
+            return Block { stmts: Vec::new(), tail, span: self.span(start, end) };
+        }
         let tail = match stmts.last().map(|&s| &self.ast.stmt(s).kind) {
             Some(&StmtKind::Expr(value)) => Some(value),
             _ => None,
@@ -191,21 +209,14 @@ impl<'s> Builder<'s> {
         self.expr(ExprKind::Checkpoint { options, body }, start, end)
     }
 
-    pub(crate) fn chained(
-        &mut self,
-        left: ExprId,
-        op: BinaryOp,
-        op_span: Span,
-        right: ExprId,
-        start: u32,
-        end: u32,
-    ) -> ExprId {
+    pub(crate) fn chained(&mut self, left: ExprId, op_span: Span, start: u32, end: u32) -> ExprId {
         self.report(
             Diagnostic::error(codes::CHAINED_COMPARISON, op_span, "comparisons cannot be chained")
                 .secondary(self.ast.expr(left).span, "already a comparison")
                 .help("write `a < b and b < c`"),
         );
-        self.expr(ExprKind::Binary { op, op_span, left, right }, start, end)
+        // What it would compare is not what was meant.
+        self.expr(ExprKind::Error, start, end)
     }
 
     pub(crate) fn argument_with_equals(&mut self, name: Ident, start: u32, end: u32, value: ExprId) -> Arg {
@@ -230,18 +241,23 @@ impl<'s> Builder<'s> {
     // ---- Statements
 
     pub(crate) fn assign(&mut self, targets: Vec<ExprId>, op: Option<BinaryOp>, value: ExprId) -> StmtKind {
+        let mut sound = true;
         for &target in &targets {
-            self.check_target(target);
+            sound &= self.check_target(target);
         }
-        StmtKind::Assign { targets, op, value }
+        if sound { StmtKind::Assign { targets, op, value } } else { StmtKind::Error(Vec::new()) }
     }
 
     pub(crate) fn state_write(&mut self, target: ExprId, value: ExprId) -> StmtKind {
-        self.check_target(target);
-        StmtKind::StateWrite { target, value }
+        if self.check_target(target) {
+            StmtKind::StateWrite { target, value }
+        } else {
+            StmtKind::Error(Vec::new())
+        }
     }
 
-    fn check_target(&mut self, target: ExprId) {
+    /// Whether an expression is a place; an error where it is not.
+    fn check_target(&mut self, target: ExprId) -> bool {
         let expr = self.ast.expr(target);
         let is_place = matches!(
             expr.kind,
@@ -257,10 +273,12 @@ impl<'s> Builder<'s> {
             };
             self.report(error);
         }
+        is_place
     }
 
     pub(crate) fn ensure(&mut self, what: Ident, limit: ExprId, scope: Option<(Ident, Ident)>) -> StmtKind {
-        if &*what.name != "peak" {
+        let mut sound = &*what.name == "peak";
+        if !sound {
             self.report(
                 Diagnostic::error(codes::UNEXPECTED, what.span, format!("`{}` cannot be ensured", what.name))
                     .help("write `ensure peak <= 4 GiB`"),
@@ -269,6 +287,7 @@ impl<'s> Builder<'s> {
         if let Some((every, schedule)) = &scope
             && (&*every.name, &*schedule.name) != ("every", "schedule")
         {
+            sound = false;
             self.report(
                 Diagnostic::error(
                     codes::UNEXPECTED,
@@ -277,6 +296,9 @@ impl<'s> Builder<'s> {
                 )
                 .help("write `ensure peak <= 4 GiB in every schedule`"),
             );
+        }
+        if !sound {
+            return StmtKind::Error(Vec::new());
         }
         StmtKind::Ensure { limit, every_schedule: scope.is_some() }
     }
@@ -300,7 +322,7 @@ impl<'s> Builder<'s> {
     pub(crate) fn function(
         &mut self,
         name: Ident,
-        params: Vec<ParamDecl>,
+        mut params: Vec<ParamDecl>,
         result: Option<TypeExpr>,
         body: Block,
         start: u32,
@@ -311,6 +333,7 @@ impl<'s> Builder<'s> {
                 Diagnostic::error(codes::FOREIGN, first.name.span, "functions of a model have no `self`")
                     .help("leave it out: the fields of a model are used by their bare names");
             self.report(error);
+            params.remove(0);
         }
         let (docs, span) = (self.docs_at(start), self.span(start, end));
         Arc::new(FnDecl { name, params, result, body, docs, span })
@@ -379,6 +402,7 @@ impl<'s> Builder<'s> {
         for (id, without_value) in placed {
             self.placed.push(id);
             if let Some(name) = without_value {
+                self.ast.lost.push(Arc::clone(&name.name));
                 let message = format!("the state `{}` of an optimizer needs a value", name.name);
                 self.report(
                     Diagnostic::error(codes::UNEXPECTED, name.span, message)
@@ -441,6 +465,7 @@ impl<'s> Builder<'s> {
             let error = Diagnostic::error(codes::MISPLACED, stmt.span, message)
                 .help(format!("`{word}` stands in {place}"));
             self.report(error);
+            self.forget(id);
         }
         self.report_nested();
     }
@@ -467,17 +492,19 @@ impl<'s> Builder<'s> {
                 _ => continue,
             };
             if at_home.binary_search(&StmtId(k as u32)).is_err() {
-                nested.push(
+                nested.push((
+                    StmtId(k as u32),
                     Diagnostic::error(codes::MISPLACED, stmt.span, format!("`{word}` does not belong here"))
                         .help(match word {
                             "const" => "`const` stands at the top level of a file; write `let`".to_string(),
                             _ => format!("`{word}` stands at the top level of a file"),
                         }),
-                );
+                ));
             }
         }
-        for error in nested {
+        for (id, error) in nested {
             self.report(error);
+            self.forget(id);
         }
     }
 }

@@ -80,7 +80,7 @@ impl StmtKind {
     /// Calls `visit` with each node directly below, in the order of the text.
     pub fn for_each_child(&self, visit: &mut dyn FnMut(Child)) {
         match self {
-            StmtKind::Error | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
+            StmtKind::Error(_) | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
             StmtKind::Const { value, .. } => visit(Child::Expr(*value)),
             StmtKind::Let { ty, value, .. } => {
                 type_expr(ty.as_ref(), visit);

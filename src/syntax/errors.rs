@@ -57,6 +57,8 @@ impl<'s> Context<'s, '_> {
         if closes_nothing
             || found.is_some_and(|t| t.1 == Token::Invalid)
             || self.explained.contains(&line_of(self.lines, span.start))
+            // A bracket that is not closed went on until here.
+            || self.laid.unclosed.iter().any(|&(from, to)| from <= span.start && span.start <= to)
         {
             return None;
         }
@@ -200,6 +202,17 @@ impl<'s> Context<'s, '_> {
                 text: "comments start with `#`".into(),
             });
         }
+        // `assert x`, `print x`
+        if let Some((start, Token::Name(word @ ("assert" | "print")), end)) = before
+            && found.is_some_and(|t| t.1.starts_operand())
+        {
+            let text = match word {
+                "assert" => "`assert` is a function: write `assert(condition, \"message\")`",
+                _ => "`print` is a function: write `print(x)`",
+            };
+            let span = Some(Span { file: self.file, start, end });
+            return Some(Tip { word: None, message: None, span, text: text.into() });
+        }
         // The word before an unexpected one: `def f`, `while x`, `elif y`.
         let words = [before, found.filter(|_| !before.is_some_and(|b| matches!(b.1, Token::Name(_))))];
         for (start, token, end) in words.into_iter().flatten() {
@@ -245,6 +258,30 @@ impl<'s> Context<'s, '_> {
             _ if wants("region <") && before.is_some_and(|b| b.1 == Token::CloseParen) => {
                 let call = self.parenthesised(index).unwrap_or_else(|| "…".to_owned());
                 plain(&format!("write `checkpoint < {call} >`"))
+            }
+            Token::Equal if self.laid.tokens.get(index + 1).is_some_and(|t| t.1 == Token::Greater) => {
+                plain("a short function is written `fn name(x) = …`")
+            }
+            Token::Equal if matches!(first, Some(Token::For)) => {
+                plain("loops are written `for i in 0..n { … }`")
+            }
+            Token::Plus if at(1) == Some(Token::Plus) => plain("write `i += 1`"),
+            Token::Name("as") if before.is_some_and(|b| b.1.ends_operand()) => {
+                plain("casts are calls: `f32(x)`")
+            }
+            Token::Star | Token::StarStar
+                if matches!(self.enclosing(index), Some((_, Bracket::Paren)))
+                    && matches!(at(1), Some(Token::OpenParen | Token::Comma)) =>
+            {
+                plain(
+                    "there is no `*args` or `**kwargs`: parameters and arguments are written out; a list is one argument",
+                )
+            }
+            Token::Colon
+                if matches!(self.enclosing(index), Some((_, Bracket::Brace)))
+                    && matches!(at(1), Some(Token::Str(_))) =>
+            {
+                plain("braces hold statements: there are no dictionaries; use a list, or a model with fields")
             }
             Token::Equal if matches!(first, Some(Token::If)) => plain("`=` assigns; `==` compares"),
             Token::Equal if !matches!(self.enclosing(index), None | Some((_, Bracket::Brace))) => {

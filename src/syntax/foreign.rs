@@ -13,7 +13,9 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
         "while" | "loop" => "loops are written `for i in 0..n { … }`",
         "break" | "continue" => "a loop goes through all of its items: put the rest of its body under `if`",
         "import" | "from" | "include" | "require" => "modules are bound by `use nn`",
-        "var" | "val" | "mut" | "auto" => "names are bound by `let x = …`, and rebound by `x = …`",
+        "var" | "val" | "mut" | "auto" => {
+            "names are bound by `let x = …`, and given another value by `x = …`"
+        }
         "None" | "null" | "nil" => "there is no null value: leave the argument out, or use `if`",
         "True" => "write `true`",
         "False" => "write `false`",
@@ -23,6 +25,8 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
         }
         "is" => "write `==`",
         "del" => "write `release x` in a step",
+        "super" => "a model has no base: its parameters and sub-models stand in its body",
+        "async" | "await" | "yield" => "a program runs in order, statement by statement",
         "pass" => "an empty body is `{ }`",
         "print_fn" | "println" | "printf" | "echo" => "write `print(…)`",
         "no_grad" | "inference_mode" => {

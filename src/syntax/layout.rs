@@ -28,6 +28,10 @@ pub(crate) struct Laid<'s> {
     /// For each token the opening bracket around it: its start and its kind.
     pub enclosing: Vec<Option<(u32, Bracket)>>,
     pub diagnostics: Vec<Diagnostic>,
+    /// From where to where brackets go that are not closed, blocks left out.
+    pub unclosed: Vec<(u32, u32)>,
+    /// Where a `}` closed nothing.
+    pub stray_braces: Vec<u32>,
     /// The text may go on: something is open at its end.
     pub incomplete: bool,
 }
@@ -73,11 +77,14 @@ pub(crate) fn lay_out<'s>(file: FileId, lexed: &Lexed<'s>) -> Laid<'s> {
     let mut layout = Layout {
         file,
         raw: &lexed.tokens,
+        open_strings: &lexed.open_strings,
         at: 0,
         laid: Laid {
             tokens: Vec::with_capacity(lexed.tokens.len()),
             enclosing: Vec::with_capacity(lexed.tokens.len()),
             diagnostics: Vec::new(),
+            unclosed: Vec::new(),
+            stray_braces: Vec::new(),
             incomplete: false,
         },
         open: Vec::new(),
@@ -85,6 +92,7 @@ pub(crate) fn lay_out<'s>(file: FileId, lexed: &Lexed<'s>) -> Laid<'s> {
         newline: None,
         region: Region::None,
         deep_reported: false,
+        mismatched: false,
     };
     layout.run();
     layout.laid
@@ -129,6 +137,8 @@ struct Open {
     end: u32,
     /// The level around the bracket.
     outer: Level,
+    /// The parameters of a declaration stand in it.
+    head: bool,
     /// This is the option list of a `checkpoint`.
     options: bool,
     /// A comparison directly inside this region was reported.
@@ -138,6 +148,8 @@ struct Open {
 struct Layout<'s, 'l> {
     file: FileId,
     raw: &'l [Spanned<'s>],
+    /// Where strings that are not closed end.
+    open_strings: &'l [u32],
     at: usize,
     laid: Laid<'s>,
     open: Vec<Open>,
@@ -146,6 +158,8 @@ struct Layout<'s, 'l> {
     newline: Option<(u32, u32)>,
     region: Region,
     deep_reported: bool,
+    /// A closer on this line did not fit: the others are shifted by it.
+    mismatched: bool,
 }
 
 impl<'s> Layout<'s, '_> {
@@ -153,6 +167,7 @@ impl<'s> Layout<'s, '_> {
         while let Some(&(start, token, end)) = self.raw.get(self.at) {
             self.at += 1;
             if token == Token::Newline {
+                self.mismatched = false;
                 self.newline.get_or_insert((start, end));
                 continue;
             }
@@ -403,8 +418,19 @@ impl<'s> Layout<'s, '_> {
         if self.level.depth >= MAX_NESTING {
             return self.too_deep(start, end);
         }
+        // A body starts: the parentheses of its head were forgotten.
+        if bracket == Bracket::Brace
+            && self.open.last().is_some_and(|o| o.head)
+            && self.last().is_some_and(Token::ends_operand)
+        {
+            let keep = self.open.len() - 1;
+            self.unclosed(keep, (start, end));
+        }
+        let declares = |t: &Spanned<'s>| matches!(t.1, Token::Fn | Token::Step | Token::Model);
+        let before_name = self.laid.tokens.len().checked_sub(2).and_then(|at| self.laid.tokens.get(at));
+        let head = bracket == Bracket::Paren && before_name.is_some_and(declares);
         self.emit(start, token, end);
-        self.open.push(Open { bracket, start, end, outer: self.level, options, reported: false });
+        self.open.push(Open { bracket, start, end, outer: self.level, head, options, reported: false });
         let depth = self.level.depth + 1;
         self.level = Level { awaits: Awaits::Nothing, floor: depth, base: depth, depth };
     }
@@ -463,6 +489,7 @@ impl<'s> Layout<'s, '_> {
     fn unmatched(&mut self, bracket: Bracket, start: u32, end: u32) {
         let span = Span { file: self.file, start, end };
         let closer = bracket.closer();
+        let explained = std::mem::replace(&mut self.mismatched, true);
         match self.open.last().copied() {
             Some(open) if open.bracket != Bracket::Brace && bracket != Bracket::Brace => {
                 self.report(
@@ -477,13 +504,21 @@ impl<'s> Layout<'s, '_> {
                         format!("this `{}` is open", open.bracket.opener()),
                     ),
                 );
+                // What was meant to be in it is not known.
+                self.emit(start, Token::Invalid, start);
                 self.pop(start, end);
             }
-            _ => self.report(Diagnostic::error(
-                codes::UNMATCHED,
-                span,
-                format!("`{closer}` closes nothing that is open"),
-            )),
+            _ if explained && bracket != Bracket::Brace => {}
+            _ => {
+                if bracket == Bracket::Brace {
+                    self.laid.stray_braces.push(start);
+                }
+                self.report(Diagnostic::error(
+                    codes::UNMATCHED,
+                    span,
+                    format!("`{closer}` closes nothing that is open"),
+                ));
+            }
         }
     }
 
@@ -493,9 +528,11 @@ impl<'s> Layout<'s, '_> {
         let count = self.open.len().saturating_sub(keep);
         // Where the text before `at` ends, which is where one would write the closer.
         let here = self.laid.tokens.last().map_or(at.0, |t| t.2);
+        // The rest of the line, closers included, went into a string that is not closed.
+        let explained = self.open_strings.contains(&here);
         for reported in 0..count {
             let Some(open) = self.open.last().copied() else { return };
-            if reported < MAX_UNCLOSED {
+            if reported < MAX_UNCLOSED && !explained {
                 let (opener, closer) = (open.bracket.opener(), open.bracket.closer());
                 let mut error = Diagnostic::error(
                     codes::UNCLOSED,
@@ -511,6 +548,11 @@ impl<'s> Layout<'s, '_> {
                     error = error.help("statements inside a region stand in `checkpoint < { … } >`");
                 }
                 self.report(error);
+            }
+            // What was cut off has no value, and nothing more is said about it.
+            if open.bracket != Bracket::Brace {
+                self.laid.unclosed.push((open.start, here));
+                self.emit(here, Token::Invalid, here);
             }
             self.pop(here, here);
         }

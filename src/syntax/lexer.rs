@@ -20,6 +20,8 @@ pub(crate) struct Lexed<'s> {
     pub diagnostics: Vec<Diagnostic>,
     /// The text ends inside its only unterminated string.
     pub open_string: bool,
+    /// Where the unterminated strings end.
+    pub open_strings: Vec<u32>,
 }
 
 /// Splits `text`, which starts at byte `offset` of its file.
@@ -31,8 +33,8 @@ pub(crate) fn lex(file: FileId, text: &str, offset: u32) -> Lexed<'_> {
             docs: FxHashMap::default(),
             diagnostics: Vec::new(),
             open_string: false,
+            open_strings: Vec::new(),
         },
-        open_strings: Vec::new(),
         doc: String::new(),
         line_is_blank: true,
     };
@@ -41,12 +43,21 @@ pub(crate) fn lex(file: FileId, text: &str, offset: u32) -> Lexed<'_> {
     let body = text.get(skipped..).unwrap_or_default();
     let base = offset + skipped as u32;
     let mut unknown: Option<(u32, u32)> = None;
+    // The end of a `/* … */`, which is reported and left out.
+    let mut commented = 0;
     for (token, range) in Token::lexer(body).spanned() {
         let (start, end) = (base + range.start as u32, base + range.end as u32);
         let slice = body.get(range).unwrap_or_default();
+        if start < commented {
+            continue;
+        }
         match token {
             Ok(token) => {
                 lexer.unknown(unknown.take(), text, offset);
+                if let Some(length) = lexer.starts_comment(start, token, text, offset) {
+                    commented = start + length;
+                    continue;
+                }
                 lexer.push(start, token, end);
             }
             // Neighbouring bad characters are one error.
@@ -61,15 +72,13 @@ pub(crate) fn lex(file: FileId, text: &str, offset: u32) -> Lexed<'_> {
     }
     lexer.unknown(unknown, text, offset);
     let end = offset + text.len() as u32;
-    lexer.lexed.open_string = matches!(lexer.open_strings.as_slice(), [only] if *only == end);
+    lexer.lexed.open_string = matches!(lexer.lexed.open_strings.as_slice(), [only] if *only == end);
     lexer.lexed
 }
 
 struct Lexer<'s> {
     file: FileId,
     lexed: Lexed<'s>,
-    /// Where the unterminated strings end.
-    open_strings: Vec<u32>,
     /// The `##` lines that wait for their declaration.
     doc: String,
     /// Nothing but space so far on this line.
@@ -106,7 +115,7 @@ impl<'s> Lexer<'s> {
             }
             Token::BadNumber(text) => {
                 self.bad_number(span, text);
-                Token::Number("0")
+                Token::Invalid
             }
             // Escapes and holes of a broken string are not looked at.
             Token::OpenStr(_) => {
@@ -119,15 +128,15 @@ impl<'s> Lexer<'s> {
                     .label("`\"` is missing")
                     .help("close it with `\"`; write a line break inside a string as `\\n`"),
                 );
-                self.open_strings.push(end);
-                Token::Str("\"\"")
+                self.lexed.open_strings.push(end);
+                Token::Invalid
             }
             Token::QuotedStr(_) => {
                 self.report(
                     Diagnostic::error(codes::FOREIGN, span, "strings stand in double quotes")
                         .help("write `\"…\"` instead of `'…'`"),
                 );
-                Token::Str("\"\"")
+                Token::Invalid
             }
             Token::AmpAmp => self.replace(span, "&&", "and", Token::And),
             Token::BarBar => self.replace(span, "||", "or", Token::Or),
@@ -144,6 +153,26 @@ impl<'s> Lexer<'s> {
 
     fn span(&self, start: u32, end: u32) -> Span {
         Span { file: self.file, start, end }
+    }
+
+    /// The rest of a comment of C whose `/` was read, from its `*`: up to `*/`, or to the end of the line.
+    fn starts_comment(&mut self, start: u32, token: Token<'s>, text: &str, offset: u32) -> Option<u32> {
+        let is_slash = |t: &Spanned<'s>| t.1 == Token::Slash && t.2 == start;
+        if !matches!(token, Token::Star | Token::StarStar) || !self.lexed.tokens.last().is_some_and(is_slash)
+        {
+            return None;
+        }
+        self.lexed.tokens.pop();
+        let rest = text.get((start - offset) as usize..)?;
+        let length = match rest.get(1..).and_then(|r| r.find("*/")) {
+            Some(at) => at + 3,
+            None => rest.find('\n').unwrap_or(rest.len()),
+        };
+        self.report(
+            Diagnostic::error(codes::FOREIGN, self.span(start - 1, start + 1), "`/*` starts no comment")
+                .help("comments start with `#`, on each line"),
+        );
+        Some(length as u32)
     }
 
     fn report(&mut self, diagnostic: Diagnostic) {

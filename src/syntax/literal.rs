@@ -46,6 +46,7 @@ impl<'s> Builder<'s> {
         let mut parts = Vec::new();
         let mut literal = String::new();
         let mut at = 0;
+        let sound = self.unreported();
         while let Some(c) = body.get(at..).and_then(|rest| rest.chars().next()) {
             let rest = body.get(at..).unwrap_or_default();
             let here = base + at as u32;
@@ -97,7 +98,9 @@ impl<'s> Builder<'s> {
         if !literal.is_empty() || parts.is_empty() {
             parts.push(StrPart::Text(literal.into()));
         }
-        self.expr(ExprKind::Str(parts), start, end)
+        // A text with a mistake in it is not the one that was meant.
+        let kind = if self.unreported() == sound { ExprKind::Str(parts) } else { ExprKind::Error };
+        self.expr(kind, start, end)
     }
 
     /// Resolves the escape that `rest` starts with; returns its length.

@@ -12,6 +12,7 @@ mod foreign;
 mod layout;
 mod lexer;
 mod literal;
+mod lost;
 mod print;
 mod token;
 
@@ -62,6 +63,7 @@ pub fn parse(file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {
     let parsed = tg::FileParser::new().parse(&mut builder, feed(&laid));
     let (body, failure) = split(parsed);
     builder.ast.body = body.unwrap_or_default();
+    builder.drop_cut_off(&laid.stray_braces);
     builder.describe(&laid, failure, &mut reported, "the end of the text");
     if reported.is_empty() && builder.diagnostics.is_empty() {
         builder.report_misplaced();

@@ -29,7 +29,7 @@ impl Printer<'_> {
 
     fn stmt(&mut self, id: StmtId) {
         match &self.ast.stmt(id).kind {
-            StmtKind::Error => self.text("<error>"),
+            StmtKind::Error(_) => self.text("<error>"),
             StmtKind::Use { path, alias } => {
                 self.text("(use");
                 self.idents(path);

@@ -187,6 +187,49 @@ print(file["opt.v.net.w"].shape)
     let wrong = run_in(&directory, other, false);
     assert!(wrong.starts_with("3: TG0404 `"), "{wrong}");
     assert!(wrong.contains("net.w") && wrong.contains("f32[2, 3]"), "{wrong}");
+    // What does not agree decides what helps.
+    let help = |text: &str| {
+        let source = Source::text("test.tg", text).in_directory(&directory);
+        let found = Engine::new().check(source, &CompileOptions::default());
+        found.diagnostics.first().and_then(|d| d.help.first().cloned()).unwrap_or_default()
+    };
+    assert_eq!(
+        help(other),
+        "the model that was saved had other sizes: make this one with the same, also with the same `--set`"
+    );
+    assert_eq!(
+        help("use nn\nlet net = nn.Linear(2, 2) in bf16\nload(\"a.safetensors\", net)"),
+        "it was saved as f32: make the model with that dtype, `… in f32`"
+    );
+    assert!(help("use nn\nlet other = nn.Linear(2, 2)\nload(\"a.safetensors\", other)").contains("net.w"));
+    // A tensor is a value, which `load` cannot change.
+    let tensor = "let y = ones([2])\nload(\"a.safetensors\", y: y)";
+    assert_eq!(
+        run_in(&directory, tensor, false),
+        "2: TG0212 `load` fills models and optimizers, and `y` is a tensor"
+    );
+    assert_eq!(
+        help(tensor),
+        "a tensor is a value: bind what the file holds, `let y = load(\"file.safetensors\").y`"
+    );
+}
+
+#[test]
+fn a_folder_that_is_not_there() {
+    let directory = folder("no_folder");
+    let text = "save(\"nowhere/a.safetensors\", y: ones([2]))";
+    let found = run_in(&directory, text, false);
+    assert!(found.starts_with("1: TG0403 cannot write `"), "{found}");
+    assert!(found.ends_with("nowhere` does not exist"), "{found}");
+    assert!(!directory.join("nowhere").exists());
+    // The check says so before anything ran.
+    let source = Source::text("test.tg", text).in_directory(&directory);
+    let checked = Engine::new().check(source, &CompileOptions::default());
+    assert!(checked.is_sound());
+    assert_eq!(
+        checked.diagnostics[0].help,
+        ["`save` makes no folders: create it before the run, or name another"]
+    );
 }
 
 #[test]

@@ -150,6 +150,45 @@ print(a, len(b), b[1], n)
 #[test]
 fn debug_shows_while_a_step_runs() {
     assert_eq!(run("step f(x: f32[1]) { return debug(x + 1.0) }\nf(ones([1]))"), "x + 1.0: f32[1]\n[2.]");
+    // In the order of the source, between what the script prints, and once where a region is computed
+    // again for the backward pass.
+    let text = r#"
+fn twice(x) = debug(x, label: "in a function") * 2.0
+print("start")
+step s(x: f32[1]) {
+  let a = debug(x * 2.0, label: "a")
+  let b = checkpoint < { let c = debug(exp(a) * 0.0 + 1.0, label: "c"); relu(c) * c * x } >
+  let g = grad(sum(b), [x])[0]
+  return debug(g, label: "g")
+}
+s(ones([1]))
+print("between")
+print(twice(ones([1])))
+let d = debug(ones([1]), label: "d")
+"#;
+    let lines: Vec<String> =
+        run(text).lines().filter(|l| !l.starts_with('[')).map(|l| l.trim_end().to_string()).collect();
+    assert_eq!(
+        lines,
+        [
+            "start",
+            "a: f32[1]",
+            "c: f32[1]",
+            "g: f32[1]",
+            "between",
+            "in a function: f32[1]",
+            "f32[1]",
+            "d: f32[1]"
+        ]
+    );
+}
+
+#[test]
+fn a_step_that_fails_has_shown_what_came_before() {
+    let text = "step s(x: f32[2], i: i32[1]) {\n  let a = debug(x, label: \"before\")\n  let b = gather(a, i)\n  return debug(b, label: \"behind\")\n}\ns(ones([2]), tensor([5]))";
+    let found = run(text);
+    assert!(found.starts_with("before: f32[2]\n[1. 1.]\n"), "{found}");
+    assert!(found.contains("TG0402") && !found.contains("behind"), "{found}");
 }
 
 #[test]

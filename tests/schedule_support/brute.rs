@@ -167,15 +167,13 @@ fn with_copies(graph: &ScheduleGraph, choice: u32) -> ScheduleGraph {
     let n = graph.op_count() as u32;
     let m = graph.buffer_count() as u32;
     let copies: Vec<usize> = (0..flat.len()).filter(|&i| is_copy(i)).collect();
-    let buffer_of = |index: usize| {
-        BufferId(m + copies.iter().position(|&c| c == index).expect("it is a copy") as u32)
-    };
+    let buffer_of =
+        |index: usize| BufferId(m + copies.iter().position(|&c| c == index).expect("it is a copy") as u32);
     let op_of = |index: usize| OpId(buffer_of(index).0 - m + n);
     let mut builder = GraphBuilder::new();
     for b in graph.buffer_ids() {
         let mut flags = graph.buffer(b).flags;
-        let returned: Vec<usize> =
-            (0..flat.len()).filter(|&i| flat[i].0 == b && flat[i].2.output).collect();
+        let returned: Vec<usize> = (0..flat.len()).filter(|&i| flat[i].0 == b && flat[i].2.output).collect();
         if !returned.is_empty() {
             flags.output = returned.iter().any(|&i| !is_copy(i));
         }

@@ -1,8 +1,6 @@
 //! Random schedule graphs.
 
-use tg::schedule::{
-    BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph, ViewedBuffer,
-};
+use tg::schedule::{BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph, ViewedBuffer};
 
 /// SplitMix64.
 pub struct Random(u64);
@@ -110,6 +108,8 @@ pub fn graph(random: &mut Random, shape: Shape) -> ScheduleGraph {
 pub fn graph_with_views(random: &mut Random, shape: Shape, most: usize) -> ScheduleGraph {
     let plain = graph(random, shape);
     let mut viewed: Vec<ViewedBuffer> = Vec::new();
+    // What readers of a view wait for because the view does.
+    let mut after: Vec<Vec<OpId>> = plain.ops().map(|op| plain.after(op).to_vec()).collect();
     let mut left = most;
     for base in plain.buffer_ids() {
         let bytes = plain.buffer(base).bytes;
@@ -121,7 +121,10 @@ pub fn graph_with_views(random: &mut Random, shape: Shape, most: usize) -> Sched
         let mut views: Vec<CopyableView> = Vec::new();
         for _ in 0..1 + random.below(3) {
             let units = (bytes / 256) as usize;
-            views.push(CopyableView { bytes: 256 * (1 + random.below(units - 1) as u64), ..Default::default() });
+            views.push(CopyableView {
+                bytes: 256 * (1 + random.below(units - 1) as u64),
+                ..Default::default()
+            });
         }
         let mut direct = Vec::new();
         let mut overwriters = Vec::new();
@@ -176,6 +179,12 @@ pub fn graph_with_views(random: &mut Random, shape: Shape, most: usize) -> Sched
         direct.sort_unstable();
         let is_returned = plain.buffer(base).flags.output && !views.iter().any(|view| view.output);
         if !views.is_empty() && !is_returned {
+            for view in &views {
+                for op in view.readers.iter().chain(&view.waits) {
+                    let more = view.after.iter().copied().chain(plain.maker(base));
+                    after[op.0 as usize].extend(more);
+                }
+            }
             left -= views.len();
             viewed.push(ViewedBuffer { buffer: base, readers: direct, overwriters, views });
         }
@@ -188,7 +197,7 @@ pub fn graph_with_views(random: &mut Random, shape: Shape, most: usize) -> Sched
         builder.op(
             plain.reads(op),
             plain.makes(op),
-            plain.after(op),
+            &after[op.0 as usize],
             plain.may_overwrite(op),
             plain.workspace(op),
         );

@@ -45,6 +45,9 @@ pub(super) fn resolve(index: i64, size: usize) -> Option<usize> {
 fn out_of_range(op: &str, axis: i64, ty: &Type) -> OpError {
     let error = OpError::new(format!("`{op}`: axis {axis} is out of range for {ty}"));
     match ty.rank() {
+        0 if matches!(op, "max" | "min") => error.help(format!(
+            "`{op}imum(a, b)` chooses between two values; `{op}(x, axis: 0)` goes through one"
+        )),
         0 => error.help("it is a scalar: it has no axes"),
         rank => error.help(format!("its axes are 0 … {} (or -{rank} … -1)", rank - 1)),
     }

@@ -258,8 +258,8 @@ fn logsumexp(graph: &mut Graph, r: &Reduction) -> Result<ValueId, OpError> {
     let shape = graph.ty(x).shape().to_vec();
     // The largest element only keeps exp from overflowing: the result does not depend on it, so
     // no gradient goes through it. An infinite one would turn x - max into NaN.
-    let largest = graph.reduce_keep(ReduceKind::Max, x, &r.axes)?;
-    let largest = graph.value(StopGrad, &[largest])?;
+    let extreme = graph.reduce_keep(ReduceKind::Max, x, &r.axes)?;
+    let largest = graph.value(StopGrad, &[extreme])?;
     let magnitude = graph.unary(Unary::Abs, largest)?;
     let infinity = graph.splat_like(largest, f64::INFINITY)?;
     let infinite = graph.binary(Binary::Eq, magnitude, infinity)?;
@@ -281,7 +281,23 @@ fn logsumexp(graph: &mut Graph, r: &Reduction) -> Result<ValueId, OpError> {
     let result_shape = graph.ty(log).shape().to_vec();
     let shift = graph.reshape(shift, &result_shape)?;
     let result = graph.add(log, shift)?;
+    let extreme = graph.reshape(extreme, &result_shape)?;
+    let result = or_endless(graph, extreme, result)?;
     back(graph, result, dtype)
+}
+
+/// `result` where the largest element is not +∞, else +∞ with the gradient that the formula has there:
+/// ∞/∞ for the infinite elements and 0 for the others, as in JAX and PyTorch. A loss that overflowed
+/// must not look as if there were nothing to learn.
+fn or_endless(graph: &mut Graph, largest: ValueId, result: ValueId) -> Result<ValueId, OpError> {
+    let infinity = graph.splat_like(largest, f64::INFINITY)?;
+    let endless = graph.binary(Binary::Eq, largest, infinity)?;
+    let one = graph.splat_like(largest, 1.0)?;
+    let safe = graph.select(endless, largest, one)?;
+    // √x · √x is +∞ there, and its slope ∞ / ∞.
+    let root = graph.unary(Unary::Sqrt, safe)?;
+    let same = graph.mul(root, root)?;
+    graph.select(endless, same, result)
 }
 
 fn arg_reduce(

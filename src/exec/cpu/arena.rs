@@ -2,7 +2,11 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-use crate::{ops::OpError, plan::ALIGNMENT};
+use crate::{
+    guard::{self, Charge, OutOfMemory},
+    ops::{Cause, OpError},
+    plan::ALIGNMENT,
+};
 
 /// One aligned allocation that grows between runs. What it holds does not outlive a run.
 #[derive(Debug)]
@@ -10,6 +14,8 @@ pub struct Arena {
     base: *mut u8,
     layout: Layout,
     limit: u64,
+    /// What the session was charged for it.
+    charge: Option<Charge>,
 }
 
 // SAFETY: the memory belongs to the arena alone.
@@ -18,7 +24,7 @@ unsafe impl Send for Arena {}
 impl Arena {
     /// An empty arena that never grows beyond `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Arena { base: std::ptr::null_mut(), layout: Layout::new::<()>(), limit }
+        Arena { base: std::ptr::null_mut(), layout: Layout::new::<()>(), limit, charge: None }
     }
 
     /// What it takes, in bytes.
@@ -33,19 +39,21 @@ impl Arena {
             return Ok(());
         }
         if bytes > self.limit {
-            return Err(OpError::new(format!(
-                "the step needs {bytes} bytes of memory, and the limit is {} bytes",
+            let message = format!(
+                "the step needs {bytes} bytes of memory, and the limit is {} bytes (`max_host_bytes`)",
                 self.limit
-            )));
+            );
+            return Err(OpError { cause: Cause::Limit, ..OpError::new(message) });
         }
-        let missing =
-            || OpError::new(format!("the {bytes} bytes of memory that the step needs cannot be allocated"));
+        let missing = || OpError::from(OutOfMemory::system(&"the memory of the step", bytes));
         let size = usize::try_from(bytes).map_err(|_| missing())?;
         let layout = Layout::from_size_align(size, ALIGNMENT as usize).map_err(|_| missing())?;
         self.release();
+        self.charge = guard::charge(bytes, &"the memory of the step")?;
         // SAFETY: the size is above 0.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {
+            self.charge = None;
             return Err(missing());
         }
         (self.base, self.layout) = (base, layout);
@@ -59,6 +67,7 @@ impl Arena {
             unsafe { dealloc(self.base, self.layout) };
             (self.base, self.layout) = (std::ptr::null_mut(), Layout::new::<()>());
         }
+        self.charge = None;
     }
 
     /// The first byte; an aligned address that nothing may be read from while the arena is empty.

@@ -47,7 +47,7 @@ impl Value {
         let dense = Layout::dense(self.ty.shape());
         // SAFETY: `Operation::view` gives layouts inside the base; the copy is new.
         unsafe {
-            let to = Operand::new(copy.bytes_mut().as_mut_ptr(), &self.ty, &dense);
+            let to = Operand::new(copy.bytes_mut()?.as_mut_ptr(), &self.ty, &dense);
             super::movement::copy(&Call::new(&[self.operand()], &[to], super::NO_WORKSPACE, 0, page))?;
         }
         Ok(copy)
@@ -71,10 +71,22 @@ pub fn eval(
     inputs: &[Tensor],
     page: &ScalarPage,
 ) -> Result<Vec<Tensor>, RunError> {
+    eval_and_show(graph, slots, inputs, page, &mut |_, _| {})
+}
+
+/// Like [`eval`]; `show` gets what `debug(x)` shows, with its label, in source order.
+pub fn eval_and_show(
+    graph: &Graph,
+    slots: &mut [Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+    show: &mut dyn FnMut(&str, &Tensor),
+) -> Result<Vec<Tensor>, RunError> {
     let mut values: Vec<Option<Value>> = vec![None; graph.value_count()];
     let mut writes = Vec::new();
     for node in graph.nodes() {
         let fail = |error| RunError { node: node.id, error };
+        OpError::if_cancelled().map_err(fail)?;
         let args = node
             .args()
             .iter()
@@ -82,6 +94,9 @@ pub fn eval(
             .collect::<Option<Vec<Value>>>()
             .ok_or_else(|| fail(OpError::new("internal: a value is used before it is computed")))?;
         let results = evaluate(&node, args, slots, inputs, page).map_err(fail)?;
+        if let (Op::Print(print), Some(value)) = (node.op(), results.first()) {
+            show(&print.label, &value.to_tensor(page).map_err(fail)?);
+        }
         if let (Op::Write(write), Some(value)) = (node.op(), results.first()) {
             writes.push((write.slot, value.to_tensor(page).map_err(fail)?));
         }
@@ -207,7 +222,7 @@ fn run_one(
     // SAFETY: the result is new and dense, and operands are only read.
     unsafe {
         let operands: Vec<Operand<'_>> = args.iter().map(|arg| arg.operand()).collect();
-        let target = Operand::new(value.bytes_mut().as_mut_ptr(), result, &layout);
+        let target = Operand::new(value.bytes_mut()?.as_mut_ptr(), result, &layout);
         program.run(&operands, &[target], page)?;
     }
     Ok(value)
@@ -229,9 +244,9 @@ fn run_kernel(op: &Op, args: &[Value], types: Vec<Type>, page: &ScalarPage) -> R
         let targets: Vec<Operand<'_>> = values
             .iter_mut()
             .zip(types.iter().zip(&result_layouts))
-            .map(|(value, (ty, layout))| Operand::new(value.bytes_mut().as_mut_ptr(), ty, layout))
-            .collect();
-        let start = workspace.bytes_mut().as_mut_ptr();
+            .map(|(value, (ty, layout))| Ok(Operand::new(value.bytes_mut()?.as_mut_ptr(), ty, layout)))
+            .collect::<Result<_, OpError>>()?;
+        let start = workspace.bytes_mut()?.as_mut_ptr();
         let aligned = start.wrapping_add(start.align_offset(64));
         op.cpu(&Call::new(&operands, &targets, aligned, scratch as usize, page))?;
     }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     exec::Tensor,
     ir::{DType, NodeId},
-    ops::{Layout, OpError},
+    ops::{Cause, Layout, OpError},
     plan::{Home, Instruction, Plan},
     schedule::BufferId,
 };
@@ -41,13 +41,10 @@ pub struct Run {
     pub high_water_bytes: u64,
 }
 
-/// The message of the error that a cancelled run ends with.
-const CANCELLED: &str = "the run was cancelled";
-
 impl RunError {
     /// Whether the run ended because it was asked to.
     pub fn is_cancelled(&self) -> bool {
-        self.error.message == CANCELLED
+        self.error.cause == Cause::Cancelled
     }
 }
 
@@ -141,13 +138,14 @@ impl Executable {
             .map(|(k, slot)| {
                 let is_written = self.written.get(k).copied().unwrap_or(false);
                 // What is only read is not copied for being shared, and nobody writes there.
-                Shared::new(if is_written {
-                    slot.bytes_mut().as_mut_ptr()
+                Ok(Shared::new(if is_written {
+                    slot.bytes_mut()?.as_mut_ptr()
                 } else {
                     slot.bytes().as_ptr().cast_mut()
-                })
+                }))
             })
-            .collect();
+            .collect::<Result<_, OpError>>()
+            .map_err(fail)?;
         let memory = Memory { arena: arena.base(), slots: &addresses };
         let mut high_water = 0;
         if self.poison {
@@ -170,7 +168,7 @@ impl Executable {
             };
             let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(nowhere);
             if !has_written && cancel.load(Ordering::Relaxed) {
-                return Err(RunError { node, error: OpError::new(CANCELLED) });
+                return Err(RunError { node, error: OpError::cancelled() });
             }
             let Some(action) = self.actions.get(op.0 as usize) else {
                 let error = OpError::new("internal: the plan runs an op that it does not have");
@@ -334,7 +332,7 @@ unsafe fn copy_into(from: &Operand<'_>, tensor: &mut Tensor, page: &ScalarPage) 
     let layout = Layout::dense(from.ty.shape());
     // SAFETY: a dense tensor of the same type, which is the caller's alone.
     unsafe {
-        let to = Operand::new(tensor.bytes_mut().as_mut_ptr(), from.ty, &layout);
+        let to = Operand::new(tensor.bytes_mut()?.as_mut_ptr(), from.ty, &layout);
         super::movement::copy(&Call::new(&[*from], &[to], super::NO_WORKSPACE, 0, page))
     }
 }

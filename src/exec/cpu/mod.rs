@@ -6,6 +6,7 @@ mod convert;
 mod elementwise;
 mod eval;
 mod executable;
+mod host;
 mod math;
 pub(crate) mod matmul;
 pub(crate) mod movement;
@@ -19,8 +20,10 @@ mod strided;
 
 pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};
-pub use eval::{RunError, eval};
+pub use eval::{RunError, eval, eval_and_show};
 pub use executable::{Executable, Printer, Run};
+pub(crate) use host::views;
+pub use host::{TensorMut, TensorRef};
 
 use crate::{exec::Tensor, ir::Type, ops::OpError};
 
@@ -29,8 +32,7 @@ const NO_WORKSPACE: *mut u8 = std::ptr::without_provenance_mut(64);
 
 /// A tensor of zeros, or an error where memory is short.
 fn zeros(ty: &Type) -> Result<Tensor, OpError> {
-    Tensor::try_zeros(ty.clone())
-        .ok_or_else(|| OpError::new(format!("cannot allocate {} bytes for {ty}", ty.bytes())))
+    Ok(Tensor::try_zeros(ty.clone())?)
 }
 
 /// An address that tasks on several threads use at places of their own.

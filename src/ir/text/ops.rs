@@ -139,6 +139,7 @@ fn opaque(at: &mut Attributes<'_>) -> Result<Opaque, Fault> {
             .map(|pair| pair.pair(pair.tuple()?))
             .collect::<Result<_, _>>()?,
         workspace: at.take("workspace")?.u64()?,
+        host: None,
     })
 }
 

@@ -365,8 +365,7 @@ impl Emit<'_, '_> {
         if let Some(&base) = self.of_value.get(&laid.base)
             && let Some((buffer, _)) = self.buffers.get_mut(base.0 as usize)
         {
-            buffer.kind =
-                buffer_kind(units.graph, laid.base, buffer.home, graph.buffer(base).flags.output);
+            buffer.kind = buffer_kind(units.graph, laid.base, buffer.home, graph.buffer(base).flags.output);
         }
     }
 

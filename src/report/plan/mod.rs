@@ -1,25 +1,29 @@
 //! What a plan does with memory: who is alive at the peak, since when, and kept by what.
 
+mod full;
 mod json;
 mod live;
 mod terminal;
 #[cfg(test)]
 mod tests;
+mod view;
+pub mod why;
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
+pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use terminal::render;
 
 use crate::{
-    ir::{Graph, Node, NodeId, Origins, Role, SlotId, Type, ValueId},
-    ops::Op,
-    plan::{BufferKind, Home, Plan},
+    ir::Type,
+    plan::{BufferKind, Plan},
     schedule::{BufferId, OpId},
     source::{FileId, Position, SourceMap, Span},
 };
+pub(crate) use terminal::{generalize, place_text};
+pub use view::Pass;
+pub(crate) use view::{Deed, View, op_name, pass};
 
 /// The memory of one step.
 #[derive(Debug, Clone)]
@@ -35,6 +39,8 @@ pub struct PlanReport {
     /// The largest sum of live buffers in the arena; what the arena is higher is fragmentation.
     pub live_peak_bytes: u64,
     pub lower_bound_bytes: u64,
+    /// What every legal order stays within; `None` where that was not worked out.
+    pub worst: Option<WorstLegal>,
     /// The heuristic that found the order.
     pub order: &'static str,
     pub peak_at: PeakAt,
@@ -45,6 +51,28 @@ pub struct PlanReport {
     pub live_at_peak: Vec<LiveBuffer>,
     /// For each position in the order, everything resident while that op runs, in bytes.
     pub curve: Vec<u64>,
+}
+
+/// The most that any legal order has alive, persistent bytes included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorstLegal {
+    /// No legal order has more.
+    pub bytes: u64,
+    /// The worst order that was found has this much.
+    pub witness_bytes: u64,
+}
+
+impl WorstLegal {
+    pub fn of(plan: &Plan) -> Option<WorstLegal> {
+        Some(WorstLegal {
+            bytes: plan.worst_legal_bytes()?,
+            witness_bytes: plan.worst_legal_witness_bytes()?,
+        })
+    }
+
+    pub fn is_exact(self) -> bool {
+        self.bytes == self.witness_bytes
+    }
 }
 
 /// Where the peak is reached first.
@@ -101,6 +129,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         arena_bytes: plan.schedule.arena_bytes,
         live_peak_bytes: plan.schedule.live_peak_bytes,
         lower_bound_bytes: plan.lower_bound_bytes(),
+        worst: WorstLegal::of(plan),
         order: plan.schedule.found_by,
         peak_at: PeakAt {
             place: peak_node.and_then(|n| view.place(n)),
@@ -164,62 +193,7 @@ fn by_kind(peak: u64, live: &[LiveBuffer]) -> Vec<(&'static str, u64)> {
     kinds
 }
 
-/// An op of another system has a name of its own.
-fn op_name<'a>(node: Node<'a>) -> &'a str {
-    match node.op() {
-        Op::Opaque(op) => &op.name,
-        op => op.name(),
-    }
-}
-
-/// A plan with the texts it comes from.
-struct View<'a> {
-    plan: &'a Plan,
-    sources: &'a SourceMap,
-    /// The parameter whose update reads a buffer.
-    updates: FxHashMap<BufferId, SlotId>,
-}
-
-impl<'a> View<'a> {
-    fn new(plan: &'a Plan, sources: &'a SourceMap) -> Self {
-        let mut view = View { plan, sources, updates: FxHashMap::default() };
-        for op in plan.schedule_graph.ops() {
-            if let Some(Role::Update { slot }) = view.op_node(op).map(|n| n.role()) {
-                view.updates.extend(plan.schedule_graph.reads(op).iter().map(|&b| (b, slot)));
-            }
-        }
-        view
-    }
-
-    fn graph(&self) -> &'a Graph {
-        &self.plan.graph
-    }
-
-    fn node(&self, id: NodeId) -> Option<Node<'a>> {
-        ((id.0 as usize) < self.graph().len()).then(|| self.graph().node(id))
-    }
-
-    fn op_node(&self, op: OpId) -> Option<Node<'a>> {
-        self.node(*self.plan.op_nodes.get(op.0 as usize)?)
-    }
-
-    fn producer(&self, value: ValueId) -> Option<Node<'a>> {
-        ((value.0 as usize) < self.graph().value_count()).then(|| self.graph().producer(value).0)
-    }
-
-    /// The line of the program that a node comes from: the innermost call that is not in the
-    /// library, or the library's own line where all are.
-    fn place(&self, node: Node<'_>) -> Option<Place> {
-        let origins = &self.graph().origins;
-        if node.origin() == Origins::NOWHERE {
-            return None;
-        }
-        let known = |span: Span| self.sources.get(span.file).map(|file| (span, file.is_library));
-        let chain: Vec<(Span, bool)> = origins.chain(node.origin()).filter_map(|o| known(o.span)).collect();
-        let (span, _) = chain.iter().find(|(_, is_library)| !is_library).or(chain.first())?;
-        Some(Place { file: span.file, at: self.sources.start(*span), span: *span })
-    }
-
+impl View<'_> {
     fn buffer(
         &self,
         live: &live::Live,
@@ -254,37 +228,5 @@ impl<'a> View<'a> {
             from: live.instruction(*range.start()),
             to: live.instruction(*range.end()),
         }
-    }
-
-    /// Where a value is returned.
-    fn output_place(&self, value: ValueId) -> Option<Place> {
-        let output = self.graph().outputs.iter().find(|o| o.value == value)?;
-        let span =
-            self.graph().origins.chain(output.origin).map(|o| o.span).find(|s| *s != Span::default())?;
-        self.sources.get(span.file)?;
-        Some(Place { file: span.file, at: self.sources.start(span), span })
-    }
-
-    /// The name by which the program knows a buffer: that of the parameter, input or `let`; for a
-    /// gradient that of its parameter; otherwise the op that made it.
-    fn name(&self, id: BufferId, producer: Option<Node<'_>>) -> String {
-        let graph = self.graph();
-        let Some(info) = self.plan.buffers.get(id.0 as usize) else { return format!("b{}", id.0) };
-        let slot_name = |slot: SlotId| graph.slots.get(slot.0 as usize).map(|s| s.name.to_string());
-        // Before the name of a `let`: a gradient's is one in the library.
-        if info.kind == BufferKind::Grads
-            && let Some(name) = self.updates.get(&id).and_then(|&slot| slot_name(slot))
-        {
-            return format!("gradient of {name}");
-        }
-        let named = match info.home {
-            Home::Slot(slot) => slot_name(slot),
-            Home::Input(index) => graph.inputs.get(index as usize).map(|i| i.name.to_string()),
-            Home::Arena => graph.names.get(&info.value).map(|n| n.to_string()),
-        };
-        if let Some(name) = named {
-            return name;
-        }
-        producer.map_or_else(|| format!("b{}", id.0), |node| op_name(node).to_owned())
     }
 }

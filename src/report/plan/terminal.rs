@@ -25,7 +25,7 @@ pub fn render(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, styl
     header(plan, main, sources, style, &mut out);
     if !plan.curve.is_empty() {
         out.push('\n');
-        curve(plan, style, &mut out);
+        curve(plan, main, sources, style, &mut out);
     }
     if !plan.live_at_peak.is_empty() {
         out.push('\n');
@@ -43,6 +43,13 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         Bytes(plan.lower_bound_bytes),
         gap(plan.peak_bytes, plan.lower_bound_bytes),
     ));
+    if let Some(worst) = plan.worst {
+        let text = match worst.is_exact() {
+            true => format!("{} (exact)", Bytes(worst.bytes)),
+            false => format!("between {} and {}", Bytes(worst.witness_bytes), Bytes(worst.bytes)),
+        };
+        out.push_str(&format!("  worst legal order {text}\n"));
+    }
     out.push_str(&format!(
         "  persistent {}, arena {} (live {})\n  {}, {}, order `{}`\n",
         Bytes(plan.persistent_bytes),
@@ -78,7 +85,7 @@ fn gap(peak: u64, bound: u64) -> String {
     }
 }
 
-fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String {
+pub(crate) fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String {
     match sources.get(place.file) {
         Some(file) if main != Some(place.file) => {
             format!("{}:{}", visible::line(&file.name, NAME_LIMIT), place.at.line)
@@ -89,7 +96,7 @@ fn place_text(place: Place, main: Option<FileId>, sources: &SourceMap) -> String
 
 /// The resident bytes over the order. Each column is the largest of the ops it stands for, so the
 /// peak is never averaged away.
-fn curve(plan: &PlanReport, style: Style, out: &mut String) {
+fn curve(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: Style, out: &mut String) {
     let top = plan.curve.iter().copied().max().unwrap_or(0).max(1);
     let unit = Unit::of(top);
     let label = unit.write(top).len();
@@ -126,16 +133,19 @@ fn curve(plan: &PlanReport, style: Style, out: &mut String) {
         out.push('\n');
     }
     let arrow = if style.unicode { "▲" } else { "^" };
-    let text = match plan.peak_bytes.saturating_sub(top) {
+    let mut text = match plan.peak_bytes.saturating_sub(top) {
         0 => format!("peak {}", Bytes(plan.peak_bytes)),
         gaps => format!("{} alive, {} fragmented", Bytes(top), Bytes(gaps)),
     };
+    if let Some(place) = plan.peak_at.place {
+        text = format!("{text}, {}", place_text(place, main, sources));
+    }
     let indent = label + 4;
     // The text stands on the side where there is room.
-    let marker = if peak_column + text.len() + 2 <= columns {
+    let marker = if peak_column + text.width() + 2 <= columns {
         format!("{:1$}{arrow} {text}", "", indent + peak_column)
     } else {
-        format!("{:1$}{text} {arrow}", "", (indent + peak_column).saturating_sub(text.len() + 1))
+        format!("{:1$}{text} {arrow}", "", (indent + peak_column).saturating_sub(text.width() + 1))
     };
     out.push_str(&style.paint(Part::Peak, &marker));
     out.push('\n');
@@ -181,29 +191,32 @@ fn table(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: St
             (kind, bytes, rows_of(of_kind, unit, main, sources))
         })
         .collect();
-    let width = |f: fn(&Row) -> &str| {
-        rows.iter().flat_map(|(_, _, rows)| rows).map(|r| f(r).width()).max().unwrap_or(0)
-    };
-    let (name, ty, line) = (width(|r| &r.name).max(14), width(|r| &r.ty), width(|r| &r.line));
+    let size = unit.write(plan.peak_bytes).len();
     out.push_str(&format!("  alive at the peak, in {}\n", unit.name()));
     for (kind, bytes, rows) in &rows {
         let share = *bytes as f64 / plan.peak_bytes.max(1) as f64 * 100.0;
-        let pad = (name + ty + 4).saturating_sub(kind.len());
-        out.push_str(&format!(
-            "  {}{:pad$}{:>10}  {share:.1} %\n",
-            style.paint(Part::Strong, kind),
-            "",
-            unit.write(*bytes)
-        ));
+        let (bytes, kind) = (unit.write(*bytes), style.paint(Part::Strong, kind));
+        out.push_str(&format!("  {bytes:>size$}  {kind}, {share:.1} %\n"));
+        let width = |f: fn(&Row) -> &str| rows.iter().map(|r| f(r).width()).max().unwrap_or(0);
+        let (name, ty, line) = (width(|r| &r.name), width(|r| &r.ty), width(|r| &r.line));
         for row in rows {
-            let text = format!(
-                "    {}  {}  {:>10}  {}  {}",
+            let mut text = format!(
+                "  {:>size$}    {}  {}  {}",
+                row.bytes,
                 pad_to(&row.name, name),
                 pad_to(&row.ty, ty),
-                row.bytes,
                 pad_to(&row.line, line),
-                row.kept_by
             );
+            let is_wide = text.width() + 2 + row.kept_by.width() > WIDTH;
+            if !row.kept_by.is_empty() {
+                if is_wide {
+                    text.truncate(text.trim_end().len());
+                    text.push_str(&format!("\n  {:size$}      ", ""));
+                } else {
+                    text.push_str("  ");
+                }
+                text.push_str(&row.kept_by);
+            }
             out.push_str(text.trim_end());
             out.push('\n');
         }
@@ -261,7 +274,7 @@ impl<'a> Alike<'a> {
 }
 
 /// `blocks.12.w` as `blocks.*.w`.
-fn generalize(name: &str) -> String {
+pub(crate) fn generalize(name: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let parts: Vec<&str> = name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
     parts.join(".")

@@ -94,11 +94,17 @@ pub(super) fn search_orders(problem: &Problem) -> Vec<Vec<usize>> {
         order.sort_by_cached_key(|&i| (Reverse(key(i)), i));
         order
     };
+    let span = |i: usize| i128::from(blocks[i].span);
+    let room = |i: usize| span(i).saturating_mul(i128::from(blocks[i].bytes));
     vec![
         sorted(&|i| [area(i), life(i), total(i)]),
         sorted(&|i| [total(i), life(i), area(i)]),
         sorted(&|i| [life(i), area(i), total(i)]),
         sorted(&|i| [total(i), area(i), life(i)]),
+        sorted(&|i| [span(i), room(i), total(i)]),
+        sorted(&|i| [total(i), room(i), span(i)]),
+        sorted(&|i| [total(i), span(i), room(i)]),
+        sorted(&|i| [life(i), room(i), total(i)]),
     ]
 }
 

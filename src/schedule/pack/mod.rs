@@ -6,7 +6,8 @@ mod search;
 
 use std::time::{Duration, Instant};
 
-use search::{By, Outcome, Search};
+use crate::guard;
+use search::{Outcome, Search};
 
 /// A block of memory and the time it is needed: from `lower` up to, not including, `upper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Packing {
     pub height: u64,
     /// The largest sum of blocks alive at one time: no packing is lower.
     pub load: u64,
+    /// No packing is lower: the load, or more where the search went through all packings.
+    pub bound: u64,
 }
 
 /// Places all blocks. Blocks of no bytes or no time are placed at 0. Heights saturate.
@@ -48,23 +51,26 @@ pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
     let problem = Problem::new(blocks);
     let goal = options.goal.max(problem.load);
     let mut best = greedy::portfolio(&problem, goal);
+    let mut bound = problem.load;
     if best.height > goal {
-        sections(&problem, goal, options, &mut best);
+        bound = bound.max(sections(&problem, goal, options, &mut best));
     }
     let mut offsets = vec![0; blocks.len()];
     for (block, &offset) in problem.blocks.iter().zip(&best.offsets) {
         offsets[block.id] = offset;
     }
-    Packing { offsets, height: best.height, load: problem.load }
+    Packing { offsets, height: best.height, load: problem.load, bound }
 }
 
 /// Searches where the greedy placement is too high, separately for parts that share no time.
-fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Placement) {
+/// Returns a bound on the height.
+fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Placement) -> u64 {
     let mut limits = Limits { end: Instant::now().checked_add(options.time_limit), work: options.work_limit };
     let mut order: Vec<usize> = (0..problem.blocks.len()).collect();
     order.sort_by_key(|&i| problem.blocks[i].first);
     let mut at = 0;
     let mut height = 0;
+    let mut bound = 0;
     while at < order.len() {
         let from = at;
         let mut last = 0;
@@ -86,7 +92,8 @@ fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Plac
                 })
                 .collect();
             let section = Problem { blocks: items, times: last - first + 1, load: problem.load };
-            let found = lower(&section, goal, greedy::portfolio(&section, goal), &mut limits);
+            let (found, least) = lower(&section, goal, greedy::portfolio(&section, goal), &mut limits);
+            bound = bound.max(least);
             if found.height < section_height {
                 section_height = found.height;
                 for (&i, &offset) in members.iter().zip(&found.offsets) {
@@ -97,6 +104,7 @@ fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Plac
         height = height.max(section_height);
     }
     best.height = height;
+    bound
 }
 
 /// What is left for searches.
@@ -108,14 +116,16 @@ struct Limits {
 
 impl Limits {
     fn is_over(&self) -> bool {
-        self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
+        guard::cancelled() || self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }
 
-/// Lowers a packing of a section to `goal`, or else as far as bisection gets.
-fn lower(section: &Problem, goal: u64, mut best: Placement, limits: &mut Limits) -> Placement {
+/// Lowers a packing of a section to `goal`, or else as far as bisection gets. Also returns what no
+/// packing is lower than.
+fn lower(section: &Problem, goal: u64, mut best: Placement, limits: &mut Limits) -> (Placement, u64) {
     let mut target = goal;
     let mut failed = goal;
+    let mut bound = 0;
     for step in 0..=BISECTIONS {
         if best.height <= goal || limits.is_over() {
             break;
@@ -129,52 +139,66 @@ fn lower(section: &Problem, goal: u64, mut best: Placement, limits: &mut Limits)
         let found = solve(section, target, &mut share);
         limits.work -= given - share.work;
         match found {
-            Some(found) => best = found,
-            None => failed = target,
+            Solved::Placed(found) => best = found,
+            Solved::Above(least) => (failed, bound) = (target, bound.max(least)),
+            Solved::GaveUp => failed = target,
         }
         target = failed + best.height.saturating_sub(failed) / 2;
         if target <= failed {
             break;
         }
     }
-    best
+    (best, bound)
+}
+
+enum Solved {
+    Placed(Placement),
+    /// Every packing is at least so high.
+    Above(u64),
+    GaveUp,
 }
 
 /// A packing of a section that is at most `height` high, by short searches in many orders, then
 /// longer ones.
-fn solve(section: &Problem, height: u64, limits: &mut Limits) -> Option<Placement> {
+fn solve(section: &Problem, height: u64, limits: &mut Limits) -> Solved {
     let exact = section.blocks.iter().fold(0, |unit, item| common(unit, item.bytes)).max(1);
     // Sizes whose sums are too large for the search are rounded up to a coarser unit.
     let unit = exact.max(height >> 24);
-    let mut search = Search::new(&section.blocks, section.times, unit, height)?;
-    let orders = greedy::search_orders(section);
+    let Some(mut search) = Search::new(&section.blocks, section.times, unit, height) else {
+        return Solved::GaveUp;
+    };
+    let mut orders = greedy::search_orders(section);
+    let fixed = orders.len();
     let mut work = FIRST_WORK;
     let mut seed = 0;
     loop {
-        let mixed: Vec<Vec<usize>> = (0..MIXED).map(|i| greedy::mixed_order(section, seed + i)).collect();
+        orders.truncate(fixed);
+        orders.extend((0..MIXED).map(|i| greedy::mixed_order(section, seed + i)));
         seed += MIXED;
-        for order in orders.iter().chain(&mixed) {
-            for by in [By::Offset, By::Rank] {
-                let given = work.min(limits.work);
-                let outcome = search.run(order, by, given);
-                limits.work -= given - search.work_left();
-                match outcome {
-                    Outcome::Placed => {
-                        let offsets: Vec<u64> =
-                            (0..section.blocks.len()).map(|i| search.offset(i) * unit).collect();
-                        let tops = section.blocks.iter().zip(&offsets).map(|(item, &at)| at + item.bytes);
-                        let height = tops.max().unwrap_or(0);
-                        return Some(Placement { offsets, height });
-                    }
-                    Outcome::Impossible => return None,
-                    Outcome::GaveUp => {}
+        for order in &orders {
+            let given = work.min(limits.work);
+            let outcome = search.run(order, given);
+            limits.work -= given - search.work_left();
+            match outcome {
+                Outcome::Placed => {
+                    let offsets: Vec<u64> =
+                        (0..section.blocks.len()).map(|i| search.offset(i) * unit).collect();
+                    let tops = section.blocks.iter().zip(&offsets).map(|(item, &at)| at + item.bytes);
+                    let height = tops.max().unwrap_or(0);
+                    return Solved::Placed(Placement { offsets, height });
                 }
-                if limits.is_over() {
-                    return None;
+                // Heights of exact packings are multiples of the unit.
+                Outcome::Impossible if unit == exact => {
+                    return Solved::Above((height / unit + 1).saturating_mul(unit));
                 }
+                Outcome::Impossible => return Solved::GaveUp,
+                Outcome::GaveUp => {}
+            }
+            if limits.is_over() {
+                return Solved::GaveUp;
             }
         }
-        work += work / 4;
+        work += work / 2;
     }
 }
 
@@ -183,7 +207,7 @@ const BISECTIONS: usize = 5;
 const BISECTION_WORK: u64 = 200_000_000;
 
 /// Work of the first searches.
-const FIRST_WORK: u64 = 8_000_000;
+const FIRST_WORK: u64 = 1_000_000;
 
 /// Random orders for each of the increasing limits.
 const MIXED: u64 = 12;
@@ -201,6 +225,8 @@ struct Item {
     first: usize,
     last: usize,
     bytes: u64,
+    /// The time it is alive, as given.
+    span: u64,
 }
 
 /// The blocks that take room, with compressed times.
@@ -230,6 +256,7 @@ impl Problem {
                 first: starts.partition_point(|&t| t < b.lower),
                 last: starts.partition_point(|&t| t < b.upper).saturating_sub(1),
                 bytes: b.bytes,
+                span: b.upper - b.lower,
             })
             .collect();
         let mut change = vec![0i128; starts.len() + 1];

@@ -1,13 +1,22 @@
 //! Branch and bound for one packing problem and one height, after minimalloc (Moffitt and Fernando,
-//! ASPLOS 2023).
+//! ASPLOS 2023), with stronger bounds.
 //!
-//! Blocks are placed in order of their offsets, each as low as those below it allow: every packing
-//! can be brought into that form. So a block never goes below the last one placed, and a block is
-//! not next if another one fits entirely below it. At each time, the blocks still to come must fit
-//! under the height, each no lower than its lowest open place. Blocks that no longer share a time
-//! with each other are separate problems.
+//! Take a packing whose offsets have the least sum, and its blocks in the order of their offsets.
+//! Each then lies at 0 or right on top of an earlier one: at its lowest open place. So blocks are
+//! placed in that order and only there; equal offsets come in the order of ranks. Two more things
+//! follow.
+//!
+//! - A block whose place is below the last one placed has missed its turn. It moves up only if one
+//!   that is still to come, and that it shares a time with, gets in its way; it then lies above
+//!   that one. If none can, there is no such packing.
+//! - A block is not next if another fits entirely below it: nothing could come in that one's way.
+//!
+//! At each time, the blocks still to come must fit under the height, each no lower than the least
+//! offset that it can have. Blocks that no longer share a time with each other are separate
+//! problems.
 
 use super::Item;
+use crate::guard;
 
 /// A search with more blocks than this is not started.
 pub(super) const MOST_BLOCKS: usize = 4_000;
@@ -20,26 +29,19 @@ pub(super) enum Outcome {
     GaveUp,
 }
 
-/// Which of the blocks that may be next is tried first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// The one that lies lowest; then by rank.
-    Offset,
-    Rank,
-}
-
 pub(super) struct Search {
     first: Vec<u32>,
     last: Vec<u32>,
     size: Vec<i32>,
     height: i32,
-    /// Lowest offset still open to each block that is not placed; its offset if it is.
+    /// Lowest open place of each block that is not placed; its offset if it is.
     low: Vec<i32>,
+    /// What a block that is not placed must have at least, by the order of offsets.
+    least: Vec<i32>,
     /// Scratch: how far the blocks reach at each time.
     tops: Vec<i32>,
     /// Place of each block in the order that breaks ties.
     rank: Vec<u32>,
-    by: By,
     work: u64,
 }
 
@@ -59,17 +61,17 @@ impl Search {
             size,
             height: height as i32,
             low: vec![0; items.len()],
+            least: vec![0; items.len()],
             tops: vec![0; times],
             rank: vec![0; items.len()],
-            by: By::Offset,
             work: 0,
         })
     }
 
-    /// Looks for a packing until `work` block-times have been looked at; ties between blocks go to the one that is earlier in `order`. Offsets
-    /// are then in [`Search::offset`].
-    pub(super) fn run(&mut self, order: &[usize], by: By, work: u64) -> Outcome {
-        self.by = by;
+    /// Looks for a packing until `work` block-times have been looked at. Of the blocks that may be
+    /// next, the lowest comes first, then the one that is earlier in `order`. Offsets are then in
+    /// [`Search::offset`].
+    pub(super) fn run(&mut self, order: &[usize], work: u64) -> Outcome {
         for (rank, &block) in order.iter().enumerate() {
             self.rank[block] = rank as u32;
         }
@@ -77,7 +79,7 @@ impl Search {
         self.work = work;
         let mut blocks: Vec<u32> = order.iter().map(|&i| i as u32).collect();
         blocks.sort_by_key(|&i| self.first[i as usize]);
-        self.parts(blocks, (0, 0))
+        self.parts(&blocks, (0, 0))
     }
 
     pub(super) fn work_left(&self) -> u64 {
@@ -89,15 +91,16 @@ impl Search {
     }
 
     /// Places blocks, sorted by their first time, part by part where no time joins the parts; the
-    /// part with the least room comes first.
-    fn parts(&mut self, blocks: Vec<u32>, last: (i32, u32)) -> Outcome {
+    /// part with the least room comes first. `last` is the offset and rank of the last one placed.
+    fn parts(&mut self, blocks: &[u32], last: (i32, u32)) -> Outcome {
         let mut parts: Vec<(i32, usize, usize)> = Vec::new();
         let mut start = 0;
         let mut end = 0;
         for at in 0..=blocks.len() {
             if at > start && (at == blocks.len() || self.first[blocks[at] as usize] > end) {
-                let reach = self.reach(&blocks[start..at]);
-                if self.work == 0 {
+                let part = &blocks[start..at];
+                let reach = if self.raise(part, last) { self.reach(part) } else { i32::MAX };
+                if self.work == 0 || guard::cancelled() {
                     return Outcome::GaveUp;
                 }
                 if reach > self.height {
@@ -113,87 +116,123 @@ impl Search {
         }
         parts.sort_unstable_by_key(|&(reach, start, at)| (std::cmp::Reverse(reach), at - start));
         for (_, start, at) in parts {
-            let outcome = self.place(&blocks[start..at], last);
-            if outcome != Outcome::Placed {
-                return outcome;
+            // One block alone lies at its lowest place, turn or no turn.
+            if at - start > 1 {
+                let outcome = self.place(&blocks[start..at], last);
+                if outcome != Outcome::Placed {
+                    return outcome;
+                }
             }
         }
         Outcome::Placed
     }
 
+    fn has_turn(&self, block: usize, last: (i32, u32)) -> bool {
+        (self.low[block], self.rank[block]) >= last
+    }
+
     fn place(&mut self, blocks: &[u32], last: (i32, u32)) -> Outcome {
-        let top = |s: &Self, i: u32| s.low[i as usize] + s.size[i as usize];
-        let limit = blocks.iter().map(|&i| top(self, i)).min().unwrap_or(0);
+        let tops = blocks.iter().map(|&i| self.low[i as usize] + self.size[i as usize]);
+        let limit = tops.min().unwrap_or(0);
         let mut candidates: Vec<u32> = blocks
             .iter()
             .copied()
-            .filter(|&i| {
-                let low = self.low[i as usize];
-                // The other order of two blocks at one offset has been tried.
-                low < limit && (low, self.rank[i as usize]) >= last
-            })
+            .filter(|&i| self.low[i as usize] < limit && self.has_turn(i as usize, last))
             .collect();
-        match self.by {
-            By::Offset => candidates.sort_unstable_by_key(|&i| (self.low[i as usize], self.rank[i as usize])),
-            By::Rank => candidates.sort_unstable_by_key(|&i| self.rank[i as usize]),
-        }
+        candidates.sort_unstable_by_key(|&i| (self.low[i as usize], self.rank[i as usize]));
         let saved: Vec<i32> = blocks.iter().map(|&i| self.low[i as usize]).collect();
         for chosen in candidates {
-            let (outcome, covered) = self.try_block(blocks, chosen);
+            let outcome = self.place_next(blocks, chosen as usize);
             if outcome != Outcome::Impossible {
                 return outcome;
             }
             for (&i, &low) in blocks.iter().zip(&saved) {
                 self.low[i as usize] = low;
             }
-            if !covered {
-                // Nothing goes above it: it was out of everybody's way.
-                return Outcome::Impossible;
-            }
         }
         Outcome::Impossible
     }
 
-    /// Places one block and then the others. Also tells whether an unplaced one shares a time.
-    fn try_block(&mut self, blocks: &[u32], chosen: u32) -> (Outcome, bool) {
-        let c = chosen as usize;
-        let (first, last) = (self.first[c], self.last[c]);
-        let offset = self.low[c];
-        let top = offset + self.size[c];
-        let mut covered = false;
-        let mut fits = true;
+    /// Places one block and then the others.
+    fn place_next(&mut self, blocks: &[u32], chosen: usize) -> Outcome {
+        let (first, last) = (self.first[chosen], self.last[chosen]);
+        let offset = self.low[chosen];
+        let top = offset + self.size[chosen];
+        let mut rest = Vec::with_capacity(blocks.len() - 1);
         for &i in blocks {
-            let i = i as usize;
-            if i == c {
+            let u = i as usize;
+            if u == chosen {
                 continue;
             }
-            let shares = self.first[i] <= last && first <= self.last[i];
-            covered |= shares;
-            let low = self.low[i].max(if shares { top } else { offset });
-            self.low[i] = low;
-            fits &= low + self.size[i] <= self.height;
+            rest.push(i);
+            if self.first[u] <= last && first <= self.last[u] {
+                self.low[u] = self.low[u].max(top);
+                if self.low[u] + self.size[u] > self.height {
+                    return Outcome::Impossible;
+                }
+            }
         }
-        if !fits {
-            return (Outcome::Impossible, covered);
+        self.parts(&rest, (offset, self.rank[chosen]))
+    }
+
+    /// Works out the least offsets of a part. False if a block has missed its turn for good.
+    fn raise(&mut self, blocks: &[u32], last: (i32, u32)) -> bool {
+        let mut late = false;
+        for &i in blocks {
+            let u = i as usize;
+            let has_turn = self.has_turn(u, last);
+            late |= !has_turn;
+            self.least[u] = if has_turn { self.low[u] } else { self.low[u].max(last.0) };
         }
-        let rest: Vec<u32> = blocks.iter().copied().filter(|&i| i != chosen).collect();
-        let outcome = self.parts(rest, (offset, self.rank[c]));
-        (outcome, covered)
+        if let &[only] = blocks {
+            self.least[only as usize] = self.low[only as usize];
+            return true;
+        }
+        if !late {
+            return true;
+        }
+        let mut looked_at = 0;
+        let mut possible = true;
+        for &i in blocks {
+            let u = i as usize;
+            if self.has_turn(u, last) {
+                continue;
+            }
+            let ceiling = self.low[u] + self.size[u];
+            let mut above = i32::MAX;
+            for &j in blocks {
+                let w = j as usize;
+                looked_at += 1;
+                if self.first[w] > self.last[u] {
+                    break;
+                }
+                if j != i && self.last[w] >= self.first[u] && self.least[w] < ceiling {
+                    above = above.min(self.least[w] + self.size[w]);
+                }
+            }
+            if above == i32::MAX || above + self.size[u] > self.height {
+                possible = false;
+                break;
+            }
+            self.least[u] = self.least[u].max(above);
+        }
+        self.work = self.work.saturating_sub(looked_at / 2);
+        possible
     }
 
     /// How far the blocks reach at the worst time if each time were filled on its own: there, blocks
-    /// go on top of each other in the order of their lowest open places.
+    /// go on top of each other in the order of their least offsets.
     fn reach(&mut self, blocks: &[u32]) -> i32 {
         let start = blocks.iter().map(|&i| self.first[i as usize]).min().unwrap_or(0) as usize;
         let end = blocks.iter().map(|&i| self.last[i as usize]).max().unwrap_or(0) as usize;
         let mut sorted: Vec<u32> = blocks.to_vec();
-        sorted.sort_unstable_by_key(|&i| self.low[i as usize]);
+        sorted.sort_unstable_by_key(|&i| self.least[i as usize]);
         self.tops[start..=end].fill(0);
         let mut work = 8 * sorted.len() as u64;
         for &i in &sorted {
             let i = i as usize;
             work += u64::from(self.last[i] - self.first[i]);
-            let (low, size) = (self.low[i], self.size[i]);
+            let (low, size) = (self.least[i], self.size[i]);
             for top in &mut self.tops[self.first[i] as usize..=self.last[i] as usize] {
                 *top = (*top).max(low) + size;
             }

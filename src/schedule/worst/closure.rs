@@ -305,14 +305,13 @@ impl<'a> Moment<'a> {
             let mut left = self.gain[at] + into[at];
             self.absorbed[at] = left.min(self.loss[at]);
             left -= self.absorbed[at];
-            let mut arc = first[at] as usize;
-            for &p in ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p)) {
+            let preds = ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p));
+            for (arc, &p) in (first[at] as usize..).zip(preds) {
                 let target = (p - start) as usize;
                 let amount = left.min(takes[target] - into[target]).max(0);
                 self.flow[arc] = amount;
                 into[target] += amount;
                 left -= amount;
-                arc += 1;
             }
             excess[at] = left;
         }
@@ -321,14 +320,13 @@ impl<'a> Moment<'a> {
             if self.side[at] != Side::Open {
                 continue;
             }
-            let mut arc = first[at] as usize;
-            for &p in ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p)) {
+            let preds = ix.preds.get(op as usize).iter().filter(|&&p| open(&self.side, p));
+            for (arc, &p) in (first[at] as usize..).zip(preds) {
                 let source = (p - start) as usize;
                 let amount = self.flow[arc].min(excess[source]);
                 self.flow[arc] -= amount;
                 excess[source] -= amount;
                 excess[at] += amount;
-                arc += 1;
             }
         }
         // Successors have taken back what they sent; the rest was gained here.

@@ -54,11 +54,16 @@ impl Worst {
 
 /// Bounds the live bytes of every legal order of a graph.
 pub fn worst_order(graph: &ScheduleGraph, options: &WorstOptions) -> Worst {
+    worst_up_to(graph, options, u64::MAX)
+}
+
+/// As [`worst_order`], but stops looking for a worse order when one above `limit` is found.
+pub(super) fn worst_up_to(graph: &ScheduleGraph, options: &WorstOptions, limit: u64) -> Worst {
     let ix = Index::new(graph);
     if !ix.exact || ix.ops == 0 {
         return coarse(graph, &ix);
     }
-    let found = search::search(&ix, options);
+    let found = search::search(&ix, options, i64::try_from(limit >> ix.shift).unwrap_or(i64::MAX));
     let (peak, position) = plain_peak(&ix, &found.witness);
     Worst {
         bytes: ix.to_bytes(found.bound.max(peak)),
@@ -75,16 +80,22 @@ fn coarse(graph: &ScheduleGraph, ix: &Index) -> Worst {
     let all = buffers + graph.ops().map(|op| u128::from(graph.workspace(op))).max().unwrap_or(0);
     let source: Vec<u32> = (0..ix.ops as u32).collect();
     let (peak, position) = plain_peak(ix, &source);
+    let bytes = u64::try_from(all).unwrap_or(u64::MAX);
+    let witness_bytes = match (ix.ops, ix.exact) {
+        (0, _) => bytes,
+        (_, true) => ix.to_bytes(peak),
+        (_, false) => 0,
+    };
     Worst {
-        bytes: u64::try_from(all).unwrap_or(u64::MAX),
-        witness_bytes: if ix.exact { ix.to_bytes(peak) } else { 0 },
+        bytes,
+        witness_bytes,
         witness_position: position,
         witness: source.into_iter().map(OpId).collect(),
     }
 }
 
 /// The peak without overwrites, and where.
-fn plain_peak(ix: &Index, order: &[u32]) -> (i64, usize) {
+pub(super) fn plain_peak(ix: &Index, order: &[u32]) -> (i64, usize) {
     let mut change = vec![0i64; order.len() + 1];
     for (b, span) in lifetimes(ix, order).iter().enumerate() {
         if let Some((first, last)) = *span

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use crate::schedule::index::Index;
+use crate::{guard, schedule::index::Index};
 
 use super::{
     WorstOptions,
@@ -26,6 +26,9 @@ pub(super) struct Found {
     pub(super) bound: i64,
     pub(super) witness: Vec<u32>,
 }
+
+/// A reader with a smaller value is guessed to be the last.
+type Rule = fn(&Index, u32) -> (i64, i64);
 
 /// A moment to look at: the heap gives the one with the highest bound.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,10 +56,12 @@ struct Search<'a> {
     worst: i64,
     moment: Option<(u32, Vec<bool>, u32)>,
     work: u64,
+    limit: i64,
     end: Option<Instant>,
 }
 
-pub(super) fn search(ix: &Index, options: &WorstOptions) -> Found {
+/// A witness above `limit` ends the search.
+pub(super) fn search(ix: &Index, options: &WorstOptions, limit: i64) -> Found {
     let sections = sections(ix);
     let source: Vec<u32> = (0..ix.ops as u32).collect();
     let orders = [source, pile_up(ix, false), pile_up(ix, true)];
@@ -71,6 +76,7 @@ pub(super) fn search(ix: &Index, options: &WorstOptions) -> Found {
         worst: start,
         moment: None,
         work: WORK.saturating_mul(options.effort.max(1).into()),
+        limit,
         end: Instant::now().checked_add(options.time_limit),
     };
     let first = search.first_op();
@@ -138,7 +144,10 @@ impl<'a> Search<'a> {
             if case.bound <= self.worst {
                 return self.worst;
             }
-            if self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end) {
+            if self.worst > self.limit {
+                return case.bound;
+            }
+            if self.work == 0 || guard::cancelled() || self.end.is_some_and(|end| Instant::now() >= end) {
                 return case.bound;
             }
             let Some(mut moment) = self.moments.remove(&case.section) else { continue };
@@ -205,8 +214,7 @@ impl<'a> Search<'a> {
     /// least as much alive as the one before.
     fn seek(&mut self, moment: &mut Moment<'a>, closure: &Closure, case: &Case) {
         let ix = self.ix;
-        let rules: [fn(&Index, u32) -> (i64, i64); 2] =
-            [|ix, u| (ix.made[u as usize], -i64::from(u)), |_, u| (0, -i64::from(u))];
+        let rules: [Rule; 2] = [|ix, u| (ix.made[u as usize], -i64::from(u)), |_, u| (0, -i64::from(u))];
         for rule in rules {
             let mut done = closure.done.clone();
             let mut most = i64::MIN;

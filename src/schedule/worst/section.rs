@@ -92,8 +92,8 @@ fn spans(ix: &Index) -> Vec<(u32, u32)> {
     // same from behind for the later ones.
     let mut led = vec![0u32; ix.ops];
     let mut reach = 0;
-    for v in 0..ix.ops {
-        led[v] = reach;
+    for (v, led) in led.iter_mut().enumerate() {
+        *led = reach;
         reach = reach.max(ix.succs.get(v).iter().copied().min().unwrap_or(u32::MAX));
     }
     let mut spans = Vec::new();

@@ -22,8 +22,10 @@ fn run_over_inputs<T: Element>(inputs: &mut [Tensor; 2], instrs: &[Instr], store
         outputs: stored.iter().map(|&reg| (reg, access())).collect(),
     };
     let program = Program::new(&source).unwrap();
-    let places: Vec<Shared<u8>> =
-        inputs.iter_mut().map(|tensor| Shared::new(tensor.bytes_mut().as_mut_ptr())).collect();
+    let places: Vec<Shared<u8>> = inputs
+        .iter_mut()
+        .map(|tensor| Shared::new(tensor.bytes_mut().expect("memory").as_mut_ptr()))
+        .collect();
     let page = ScalarPage { values: Vec::new(), seed: 0, step: 0 };
     // SAFETY: both tensors have the type of the program, and each output lies exactly over an input.
     unsafe { program.run_at(&places, &places, &page) }.unwrap();

@@ -62,7 +62,8 @@ fn place(from: &Tensor, offset: usize, strides: &[usize]) -> Placed {
         let to: usize =
             dense.iter().zip(strides).zip(shape).map(|((&d, &s), &dim)| index / d % dim * s).sum();
         let to = (offset + to) * size;
-        buffer.bytes_mut()[to..to + size].copy_from_slice(&from.bytes()[index * size..(index + 1) * size]);
+        buffer.bytes_mut().expect("memory")[to..to + size]
+            .copy_from_slice(&from.bytes()[index * size..(index + 1) * size]);
     }
     Placed { buffer, ty: from.ty().clone(), layout: Layout { offset, strides: strides.into() } }
 }
@@ -86,7 +87,8 @@ fn call(op: &Op, mut args: Vec<Placed>, results: &[Type], over: Option<(usize, u
     let mut workspace = rubbish(workspace_len + 64);
     let mut buffers: Vec<Tensor> = results.iter().map(|ty| rubbish(ty.bytes() as usize + 16)).collect();
     let layouts: Vec<Layout> = results.iter().map(|ty| Layout::dense(ty.shape())).collect();
-    let addresses: Vec<*mut u8> = args.iter_mut().map(|a| a.buffer.bytes_mut().as_mut_ptr()).collect();
+    let addresses: Vec<*mut u8> =
+        args.iter_mut().map(|a| a.buffer.bytes_mut().expect("memory").as_mut_ptr()).collect();
     let page = ScalarPage::default();
     // SAFETY: every operand and result lies inside its buffer, which lives until the end; they are
     // disjoint but for the pair that the op allows; the workspace is moved up to its alignment.
@@ -96,10 +98,14 @@ fn call(op: &Op, mut args: Vec<Placed>, results: &[Type], over: Option<(usize, u
         let targets: Vec<Operand<'_>> = (0..results.len())
             .map(|k| match over {
                 Some((result, arg)) if result == k => Operand::new(addresses[arg], &results[k], &layouts[k]),
-                _ => Operand::new(buffers[k].bytes_mut().as_mut_ptr(), &results[k], &layouts[k]),
+                _ => Operand::new(
+                    buffers[k].bytes_mut().expect("memory").as_mut_ptr(),
+                    &results[k],
+                    &layouts[k],
+                ),
             })
             .collect();
-        let start = workspace.bytes_mut().as_mut_ptr();
+        let start = workspace.bytes_mut().expect("memory").as_mut_ptr();
         let start = start.wrapping_add(start.align_offset(64));
         op.cpu(&Call::new(&operands, &targets, start, workspace_len, &page)).expect("the kernel runs");
     }
@@ -152,7 +158,8 @@ fn check(op: impl Into<Op>, args: &[Tensor]) {
         let mut broadcast = densely(&last);
         let place_of_last = broadcast.len() - 1;
         broadcast[place_of_last] = place(&scalar, 0, &vec![0; scalar.shape().len()]);
-        broadcast[place_of_last].buffer.bytes_mut()[..size].copy_from_slice(&scalar.bytes()[..size]);
+        broadcast[place_of_last].buffer.bytes_mut().expect("memory")[..size]
+            .copy_from_slice(&scalar.bytes()[..size]);
         assert!(close(&call(&op, broadcast, &results, None), &plain), "`{}`: broadcast", op.name());
     }
 }

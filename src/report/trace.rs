@@ -1,0 +1,105 @@
+//! A trace of plans in the Trace Event Format, which Perfetto and Chrome open: each step is a
+//! process, its memory a counter by kind, its ops slices. The time is the index of the instruction,
+//! one microsecond each, because a plan knows the order and not how long an op takes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::{Map, Value, json};
+
+use super::plan::{View, pass};
+use crate::{
+    plan::{BufferKind, Instruction, Plan},
+    schedule::BufferId,
+    source::SourceMap,
+};
+
+/// The rows of ops and of frees below the counter.
+const OPS: u32 = 1;
+const FREES: u32 = 2;
+
+/// The trace of some plans, as one JSON text.
+pub fn trace(plans: &[Arc<Plan>], sources: &SourceMap) -> String {
+    let mut events = Vec::new();
+    for (k, plan) in plans.iter().enumerate() {
+        step(k as u32 + 1, plan, sources, &mut events);
+    }
+    let mut text = json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string();
+    text.push('\n');
+    text
+}
+
+fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Vec<Value>) {
+    let view = View::new(plan, sources);
+    let name = |what: &str, thread: u32, name: &str| json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { "name": name } });
+    events.push(name("process_name", 0, &format!("step {}", plan.name)));
+    events.push(name("thread_name", OPS, "ops"));
+    events.push(name("thread_name", FREES, "frees"));
+    let graph = &plan.schedule_graph;
+    let kind_of = |b: BufferId| plan.buffers.get(b.0 as usize).map_or(BufferKind::Temporaries, |i| i.kind);
+    let mut memory: BTreeMap<BufferKind, u64> = BufferKind::ALL.into_iter().map(|k| (k, 0)).collect();
+    let mut alive = vec![false; graph.buffer_count()];
+    let mut start = |b: BufferId, memory: &mut BTreeMap<BufferKind, u64>| {
+        if let Some(flag) = alive.get_mut(b.0 as usize).filter(|f| !**f) {
+            *flag = true;
+            *memory.entry(kind_of(b)).or_default() += graph.buffer(b).bytes;
+        }
+    };
+    for id in graph.buffer_ids().filter(|&id| graph.maker(id).is_none()) {
+        start(id, &mut memory);
+    }
+    for (at, instruction) in plan.instructions.iter().enumerate() {
+        match *instruction {
+            Instruction::Exec(op) => {
+                // What is overwritten ends where its successor starts.
+                for &made in graph.makes(op) {
+                    start(made, &mut memory);
+                    if let Some(old) = plan.schedule.overwrites.get(made.0 as usize).copied().flatten() {
+                        end(old, plan, kind_of(old), &mut memory);
+                    }
+                }
+                let workspace = graph.workspace(op);
+                events.push(counter(process, at, &memory, workspace));
+                let node = view.op_node(op);
+                events.push(json!({
+                    "ph": "X", "name": view.op_name(op), "cat": "op", "pid": process, "tid": OPS,
+                    "ts": at, "dur": 1,
+                    "args": {
+                        "op": op.0,
+                        "line": view.op_place(op).map(|p| p.at.line),
+                        "pass": node.map(|n| pass(n).name()),
+                        "makes": graph.makes(op).iter().map(|&b| label(&view, b)).collect::<Vec<_>>(),
+                        "workspace_bytes": workspace,
+                    },
+                }));
+            }
+            Instruction::Free(buffer) => {
+                end(buffer, plan, kind_of(buffer), &mut memory);
+                events.push(counter(process, at, &memory, 0));
+                events.push(json!({
+                    "ph": "i", "s": "t", "name": format!("free {}", label(&view, buffer)), "cat": "free",
+                    "pid": process, "tid": FREES, "ts": at,
+                    "args": { "buffer": buffer.0, "bytes": graph.buffer(buffer).bytes },
+                }));
+            }
+        }
+    }
+}
+
+fn end(buffer: BufferId, plan: &Plan, kind: BufferKind, memory: &mut BTreeMap<BufferKind, u64>) {
+    let bytes = memory.entry(kind).or_default();
+    *bytes = bytes.saturating_sub(plan.schedule_graph.buffer(buffer).bytes);
+}
+
+/// Everything resident, persistent tensors included. An op's workspace counts as temporary.
+fn counter(process: u32, at: usize, memory: &BTreeMap<BufferKind, u64>, workspace: u64) -> Value {
+    let mut kinds: Map<String, Value> = Map::new();
+    for (kind, bytes) in memory {
+        let extra = if *kind == BufferKind::Temporaries { workspace } else { 0 };
+        kinds.insert(kind.name().to_owned(), bytes.saturating_add(extra).into());
+    }
+    json!({ "ph": "C", "name": "memory (bytes)", "pid": process, "tid": 0, "ts": at, "args": kinds })
+}
+
+fn label(view: &View<'_>, buffer: BufferId) -> String {
+    view.name(buffer, view.maker_node(buffer))
+}
