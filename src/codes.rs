@@ -105,6 +105,7 @@ codes! {
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
     NOT_PLANNED = "TG0342", "a contract of a step that is not planned";
     OVER_PEAK_IN_SOME_ORDER = "TG0344", "a legal order needs more memory than `ensure peak … in every schedule` allows";
+    OVER_BUDGET = "TG0347", "a `budget` that no plan fits";
 
     // Run time.
     ASSERTION = "TG0401", "an assertion that does not hold";

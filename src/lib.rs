@@ -36,6 +36,7 @@
 //! compiler and the command, described in `ARCHITECTURE.md`: they are public for the tests, and
 //! change without notice.
 
+pub mod budget;
 #[doc(hidden)]
 pub mod check;
 #[doc(hidden)]

@@ -146,3 +146,32 @@ fn gpt_writes() {
     let printed = tg(&["run"], "gpt.tg", &sets);
     assert!(printed.contains("nats a character") && printed.contains('|'), "{printed}");
 }
+
+#[test]
+fn a_deep_network_trains_within_its_budget() {
+    let peak = bytes(&plan("budget.tg"), "peak_bytes");
+    assert!(peak <= 4 << 20, "{peak}");
+    // The program itself asserts what it learns.
+    let within = tg(&["run"], "budget.tg", &[]);
+    assert_eq!(
+        within,
+        tg(&["run"], "budget.tg", &["BUDGET=100000000"]),
+        "the same losses without recomputing"
+    );
+    let printed = tg(&["plan", "--json", "--budget-curve", "--step", "train"], "budget.tg", &[]);
+    let curve: Value = serde_json::from_str(&printed).expect("the curve is JSON");
+    let step = &curve["steps"][0];
+    assert_eq!((step["name"].as_str(), step["budget_bytes"].as_u64()), (Some("train"), Some(4 << 20)));
+    let points = step["budget_curve"].as_array().expect("there is a curve");
+    assert_eq!((points[0]["work"].as_f64(), points[0]["as_written"].as_bool()), (Some(1.0), Some(true)));
+    let chosen: Vec<&Value> = points.iter().filter(|p| p["chosen"] == true).collect();
+    assert_eq!(chosen.len(), 1);
+    assert_eq!(chosen[0]["peak_bytes"].as_u64(), Some(peak));
+    for pair in points.windows(2) {
+        assert!(pair[0]["peak_bytes"].as_u64() > pair[1]["peak_bytes"].as_u64());
+        assert!(pair[0]["work"].as_f64() <= pair[1]["work"].as_f64());
+    }
+    let drawn = tg(&["plan", "--budget-curve", "--step", "train"], "budget.tg", &[]);
+    assert!(drawn.contains("as written") && drawn.contains("chosen"), "{drawn}");
+    assert!(drawn.lines().all(|l| l.chars().count() <= 80), "{drawn}");
+}

@@ -106,6 +106,9 @@ fn programs_of_many_kinds() {
     );
 }
 
+/// What is changed, and how.
+type Mutation<'a> = (&'a str, &'a dyn Fn(&mut Value));
+
 /// The checker finds what is wrong: each change to a right plan is refused.
 #[test]
 fn a_wrong_plan_is_refused() {
@@ -121,7 +124,7 @@ fn a_wrong_plan_is_refused() {
         Step::read(&step).and_then(|s| s.check()).unwrap_err()
     };
     let add = |value: &mut Value, by: i64| *value = (value.as_i64().unwrap() + by).into();
-    let cases: [(&str, &dyn Fn(&mut Value)); 13] = [
+    let cases: [Mutation; 13] = [
         ("before", &|s| s["order"].as_array_mut().unwrap().reverse()),
         ("witness", &|s| s["witness"].as_array_mut().unwrap().reverse()),
         ("permutation", &|s| s["order"][0] = s["order"][1].clone()),

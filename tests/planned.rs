@@ -4,6 +4,7 @@
 use std::sync::{Arc, atomic::AtomicBool};
 
 use tg::{
+    budget::{Curve, quick},
     exec::{
         Tensor,
         cpu::{Arena, Executable, ScalarPage, eval},
@@ -433,4 +434,35 @@ fn planned_equals_reference_and_checkpointed_equals_plain() {
     // The programs are not all too small to recompute anything.
     println!("{compared} programs, {recomputed} recompute, {copied} copies of slices");
     assert!(compared > 100 && recomputed > 50 && copied > 20, "{compared} {recomputed} {copied}");
+}
+
+/// Every graph that a budget may choose, from plain programs and from ones with regions of their own.
+#[test]
+fn budgets_do_not_change_bits() {
+    let (mut compared, mut lowered) = (0, 0);
+    for seed in 0..60 {
+        let plain = program(seed, false, Bind::All).expect("it builds");
+        let expected = reference(&plain);
+        let is_finite = |t: &Tensor| (0..t.ty().elements()).all(|k| t.get_f64(k).is_some_and(f64::is_finite));
+        if !expected.0.iter().flatten().chain(&expected.1).all(is_finite) {
+            continue;
+        }
+        for regions in [false, true] {
+            let graph = program(seed, regions, Bind::All).expect("it builds");
+            let mut curve = Curve::new(&graph);
+            let points = curve.points(None).expect("they can be planned");
+            lowered += points.len() - 1;
+            for point in points {
+                let what = format!("seed {seed}, regions {regions}, {point:?}");
+                let chosen = curve.graph_of(&point).expect("a graph");
+                assert_eq!(tg::ir::verify(&chosen), Ok(()), "{what}");
+                same_bits(&expected, &reference(&chosen), &format!("{what}, reference"));
+                same_bits(&expected, &planned(&chosen), &what);
+                let plan = plan(&chosen, "train", &quick()).expect("it can be planned");
+                assert_eq!((plan.peak_bytes(), plan.flops), (point.peak_bytes, point.flops), "{what}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 100 && lowered > 40, "{compared} {lowered}");
 }

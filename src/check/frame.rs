@@ -85,6 +85,13 @@ pub struct Ensure {
     pub span: Span,
 }
 
+/// What the peak may be, as written.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget {
+    pub bytes: u64,
+    pub span: Span,
+}
+
 pub struct Frame {
     pub id: u64,
     pub kind: FrameKind,
@@ -104,6 +111,7 @@ pub struct Frame {
     pub iteration: Option<Arc<str>>,
     pub captures: Vec<Capture>,
     pub ensures: Vec<Ensure>,
+    pub budget: Option<Budget>,
     pub releases: Releases,
     /// One entry per update: the optimizer's count rises by as many after a run.
     pub updates: Vec<Arc<Optimizer>>,
@@ -129,6 +137,7 @@ impl Frame {
             iteration: None,
             captures: Vec::new(),
             ensures: Vec::new(),
+            budget: None,
             releases: Releases::default(),
             updates: Vec::new(),
         }

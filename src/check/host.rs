@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    Evaluator,
+    Evaluator, Written,
     args::Args,
     errors::Eval,
     modules::ModuleState,
@@ -326,13 +326,29 @@ impl Evaluator {
         self.modules.retain(|_, state| !matches!(state, ModuleState::Failed | ModuleState::Loading));
     }
 
-    /// The elaborated graph of every compiled step.
+    /// The elaborated graph of every compiled step as it is written, and its budget in bytes.
+    pub fn written_graphs(&self) -> Vec<Written> {
+        let all = self.steps.iter().flat_map(|step| {
+            let compiled = lock(&step.compiled).clone();
+            compiled.into_iter().map(|c| Written {
+                name: Arc::clone(step.name()),
+                graph: Arc::clone(&c.graph),
+                budget: c.budget.map(|b| b.bytes),
+            })
+        });
+        all.collect()
+    }
+
+    /// The elaborated graph of every compiled step, with the regions that its budget added.
     pub fn graphs(&self) -> Vec<(Arc<str>, Arc<Graph>)> {
         self.steps
             .iter()
             .flat_map(|step| {
                 let compiled = lock(&step.compiled).clone();
-                compiled.into_iter().map(|c| (Arc::clone(step.name()), Arc::clone(&c.graph)))
+                compiled.into_iter().map(|c| {
+                    let fitted = lock(&c.fitted).clone();
+                    (Arc::clone(step.name()), fitted.unwrap_or_else(|| Arc::clone(&c.graph)))
+                })
             })
             .collect()
     }

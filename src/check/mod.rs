@@ -9,6 +9,7 @@
 mod args;
 mod assign;
 mod attribute;
+mod budget;
 mod call;
 mod contract;
 mod data;
@@ -60,6 +61,7 @@ use std::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub use budget::Written;
 pub use errors::{Eval, Halt, closest, foreign_word};
 pub use frame::Ensure;
 pub use plans::PlanCache;

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use super::value::lock;
-use crate::{ir::Graph, ops::OpError, plan::Plan};
+use crate::{ir::Graph, plan::Plan};
 
 /// How many plans are kept. A program has few steps; a session that compiles ever new shapes must
 /// not hold all of them for it.
@@ -19,35 +19,60 @@ pub struct PlanCache {
     made: AtomicUsize,
 }
 
+/// A plan, with the graph that it is made of where a `budget` chose another than the written one.
+#[derive(Debug)]
+pub struct Made {
+    pub plan: Plan,
+    pub fitted: Option<Graph>,
+}
+
+impl From<Plan> for Made {
+    fn from(plan: Plan) -> Made {
+        Made { plan, fitted: None }
+    }
+}
+
+/// The same, shared.
+#[derive(Debug, Clone)]
+pub struct Known {
+    pub plan: Arc<Plan>,
+    pub fitted: Option<Arc<Graph>>,
+}
+
 #[derive(Debug, Clone)]
 struct Entry {
     name: Arc<str>,
+    /// As written.
     graph: Arc<Graph>,
+    budget: Option<u64>,
     /// Whether the bound was to be proved: the plan is the same, what is known of it is not.
     is_proved: bool,
-    plan: Arc<Plan>,
+    known: Known,
 }
 
 impl PlanCache {
     /// The plan of a step's graph, made by `plan` where nobody has made it.
-    pub fn get(
+    pub fn get<E>(
         &self,
         name: &Arc<str>,
         graph: &Arc<Graph>,
+        budget: Option<u64>,
         is_proved: bool,
-        plan: impl FnOnce() -> Result<Plan, OpError>,
-    ) -> Result<Arc<Plan>, OpError> {
+        plan: impl FnOnce() -> Result<Made, E>,
+    ) -> Result<Known, E> {
         let fits = |entry: &Entry| {
             entry.is_proved >= is_proved
+                && entry.budget == budget
                 && entry.name == *name
                 && (Arc::ptr_eq(&entry.graph, graph) || entry.graph == *graph)
         };
         // A snapshot, so that comparing graphs does not keep others waiting.
         let known = lock(&self.entries).clone();
         if let Some(entry) = known.iter().find(|entry| fits(entry)) {
-            return Ok(Arc::clone(&entry.plan));
+            return Ok(entry.known.clone());
         }
-        let plan = Arc::new(plan()?);
+        let Made { plan, fitted } = plan()?;
+        let known = Known { plan: Arc::new(plan), fitted: fitted.map(Arc::new) };
         self.made.fetch_add(1, Ordering::Relaxed);
         let mut entries = lock(&self.entries);
         if entries.len() >= KEPT {
@@ -56,10 +81,11 @@ impl PlanCache {
         entries.push(Entry {
             name: Arc::clone(name),
             graph: Arc::clone(graph),
+            budget,
             is_proved,
-            plan: Arc::clone(&plan),
+            known: known.clone(),
         });
-        Ok(plan)
+        Ok(known)
     }
 
     /// How many plans were made.

@@ -1,6 +1,6 @@
 //! `release x`: the buffer of x is free from here, in every order.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::{
     Evaluator,
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    ir::{Graph, NodeId, ValueId},
+    ir::{self, Graph, NodeId, ValueId},
     ops::{Alias, Op},
     source::Span,
     syntax::ast::{ExprId, ExprKind, Name},
@@ -58,7 +58,14 @@ impl Evaluator {
             }
             let from_node = graph.len();
             releases.by_base.entry(base).or_insert(releases.list.len());
-            releases.list.push(Release { name, span: at, base, from_node, ended: false });
+            releases.list.push(Release {
+                name,
+                span: at,
+                value: tensor.value,
+                base,
+                from_node,
+                ended: false,
+            });
         }
         Ok(Value::Unit)
     }
@@ -133,6 +140,7 @@ impl Evaluator {
 struct Release {
     name: Name,
     span: Span,
+    value: ValueId,
     /// What holds its buffer: every value with this base is released with it.
     base: ValueId,
     /// Nodes from this one on come after it.
@@ -216,31 +224,8 @@ fn order_releases(frame: &mut Frame, first: usize) {
     for release in list.iter_mut().skip(first).filter(|r| !r.ended) {
         release.ended = true;
         let (users, _) = buffers.users(release);
-        // Only the first op of each chain needs the edge: what uses its result follows it. Views and
-        // leaves take no time of their own, so an edge on them would order nothing.
-        let mut ordered: FxHashSet<ValueId> = FxHashSet::default();
-        let mut late: Vec<NodeId> = Vec::new();
-        for k in release.from_node..graph.len() {
-            let node = graph.node(NodeId(k as u32));
-            let follows = node.args().iter().any(|a| ordered.contains(a));
-            let is_leaf = matches!(
-                node.op(),
-                Op::Read(_) | Op::Input(_) | Op::Const(_) | Op::Scalar(_) | Op::Literal(_)
-            );
-            if !follows && (is_leaf || node.op().memory().alias == Alias::View) {
-                continue;
-            }
-            if !follows {
-                late.push(node.id);
-            }
-            ordered.extend(node.results());
-        }
-        for node in late {
-            let mut after = graph.node(node).after().to_vec();
-            after.extend(users);
-            after.sort_unstable();
-            after.dedup();
-            graph.set_after(node, &after);
-        }
+        let nodes = release.from_node as u32..graph.len() as u32;
+        graph.order_release(users, nodes.clone());
+        graph.releases.push(ir::Release { value: release.value, nodes });
     }
 }

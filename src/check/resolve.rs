@@ -227,7 +227,7 @@ impl<'a> Resolver<'a> {
             StmtKind::Update { target, with, grads } => {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
             }
-            StmtKind::Ensure { limit, .. } => self.expr(*limit),
+            StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => self.expr(*limit),
             StmtKind::Error(_) | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
         }
         bound_names(stmt).iter().for_each(|n| self.bind(&n.name));

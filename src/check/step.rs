@@ -6,7 +6,7 @@ use super::{
     Evaluator, Mode,
     args::Args,
     errors::{Eval, Halt},
-    frame::{Capture, Ensure, Frame, FrameKind, InputSource, ScalarBinding},
+    frame::{Budget, Capture, Ensure, Frame, FrameKind, InputSource, ScalarBinding},
     operator::equal,
     run::{collect_tensors, map_tensors},
     scope::ScopeKind,
@@ -42,6 +42,9 @@ pub struct Compiled {
     template: Value,
     output_types: Vec<Type>,
     pub(super) ensures: Vec<Ensure>,
+    pub(super) budget: Option<Budget>,
+    /// With the regions that the budget adds, once they are chosen.
+    pub(super) fitted: Mutex<Option<Arc<Graph>>>,
     updates: Vec<Arc<Optimizer>>,
 }
 
@@ -159,6 +162,8 @@ impl Evaluator {
             template,
             output_types,
             ensures: frame.ensures,
+            budget: frame.budget,
+            fitted: Mutex::new(None),
             updates: frame.updates,
         };
         Ok(compiled)

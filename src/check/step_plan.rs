@@ -6,6 +6,7 @@ use super::{
     Evaluator, Planning,
     errors::Eval,
     frame::Ensure,
+    plans::{Known, Made},
     scope::ScopeKind,
     step::Compiled,
     types::Meaning,
@@ -34,18 +35,22 @@ impl Evaluator {
         let options =
             lower::PlanOptions { schedule: schedule::Options { prove, order, ..Default::default() } };
         let cache = Arc::clone(&self.settings.plans);
-        let made = cache.get(step.name(), &compiled.graph, prove, || {
-            let mut plan = lower::plan(&compiled.graph, step.name(), &options)?;
+        let budget = compiled.budget.map(|b| b.bytes);
+        let known = cache.get(step.name(), &compiled.graph, budget, prove, || {
+            let mut made = match compiled.budget {
+                Some(budget) => self.plan_within(step, compiled, budget, &options)?,
+                None => lower::plan(&compiled.graph, step.name(), &options)
+                    .map(Made::from)
+                    .map_err(|error| self.op_error(step.decl.name.span, error))?,
+            };
             if prove {
-                plan.bound_every_order();
-                OpError::if_cancelled()?;
+                made.plan.bound_every_order();
+                OpError::if_cancelled().map_err(|error| self.op_error(step.decl.name.span, error))?;
             }
-            Ok(plan)
-        });
-        let plan = match made {
-            Ok(plan) => plan,
-            Err(error) => return Err(self.op_error(step.decl.name.span, error)),
-        };
+            Ok(made)
+        })?;
+        let Known { plan, fitted } = known;
+        *lock(&compiled.fitted) = fitted;
         *lock(&compiled.plan) = Some(Arc::clone(&plan));
         self.plans.push(Arc::clone(&plan));
         self.check_peak(step, compiled, &plan, span)?;
@@ -91,7 +96,7 @@ impl Evaluator {
         let mut ensure = None;
         walk::walk_block(&ast, &step.decl.body, &mut |item| {
             if let walk::Item::Stmt(id) = item
-                && matches!(ast.stmt(id).kind, StmtKind::Ensure { .. })
+                && matches!(ast.stmt(id).kind, StmtKind::Ensure { .. } | StmtKind::Budget(_))
             {
                 ensure.get_or_insert(ast.stmt(id).span);
             }

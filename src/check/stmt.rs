@@ -139,6 +139,7 @@ impl Evaluator {
             StmtKind::Ensure { limit, every_schedule } => {
                 self.ensure_stmt(cx, *limit, *every_schedule, stmt.span)
             }
+            StmtKind::Budget(limit) => self.budget_stmt(cx, *limit, stmt.span),
             StmtKind::Release(values) => self.release_stmt(cx, values, stmt.span),
             StmtKind::With { settings, body } => self.with_stmt(cx, settings, body, stmt.span),
         }

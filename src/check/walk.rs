@@ -68,7 +68,7 @@ fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
         StmtKind::Update { target, with, grads } => {
             todo.extend([Item::Expr(*target), Item::Expr(*with), Item::Expr(*grads)]);
         }
-        StmtKind::Ensure { limit, .. } => todo.push(Item::Expr(*limit)),
+        StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => todo.push(Item::Expr(*limit)),
         StmtKind::With { settings, body } => {
             push_args(settings, todo);
             push_block(body, todo);

@@ -141,15 +141,18 @@ pub struct Plan {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// With `--json`: leave out fixes that would have to be planned again.
-    #[arg(long)]
-    pub no_fixes: bool,
     /// With `--json`: the whole graph and the whole plan, for programs that check them.
     #[arg(long, requires = "json", conflicts_with = "why")]
     pub full: bool,
+    /// With `--json`: leave out fixes that would have to be planned again.
+    #[arg(long)]
+    pub no_fixes: bool,
     /// Only this step.
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,
+    /// Show the peaks that recomputing can reach, and the work that each of them takes.
+    #[arg(long, conflicts_with = "order")]
+    pub budget_curve: bool,
     /// Which order to plan.
     #[arg(long, value_enum, default_value_t)]
     pub order: Order,

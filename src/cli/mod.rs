@@ -6,6 +6,7 @@
 //! nothing.
 
 mod args;
+mod budget;
 mod check;
 mod devices;
 mod explain;

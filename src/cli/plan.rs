@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, output::Output, run, source, why};
+use super::{Exit, args, budget, output::Output, run, source, why};
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error},
@@ -16,6 +16,9 @@ use crate::{
 };
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
+    if args.budget_curve {
+        return budget::run(args, output);
+    }
     let checked = match source::read(&args.file) {
         Ok(source) => {
             // People who ask for a plan want to see that; what to change is the business of `check`.

@@ -23,7 +23,8 @@ pub use tree::apply;
 use crate::{
     codes,
     diagnostic::{Code, Diagnostic, Edit, Fix, Savings, Severity},
-    engine::{CancelToken, Checked},
+    engine::Checked,
+    guard::CancelToken,
     ir::Graph,
     plan::Plan,
     report::Bytes,
@@ -59,13 +60,13 @@ const NOTABLE: f64 = 0.01;
 const SAME: f64 = 0.001;
 /// Per cent of more work that nobody will notice.
 const CHEAP: f64 = 5.0;
+/// Findings that are still without an effect one by one, and may help two by two.
+const PAIRED: usize = 4;
+
 /// Whether an error is about a contract on the peak: the plan behind it is there.
 pub fn is_contract(code: Code) -> bool {
     code == codes::OVER_PEAK || code == codes::OVER_PEAK_IN_SOME_ORDER
 }
-
-/// Findings that are still without an effect one by one, and may help two by two.
-const PAIRED: usize = 4;
 
 /// Looks for what a program keeps alive too long. `text` is the text it was compiled from;
 /// `recompile` compiles another one with the same options. Sets fixes on errors about the peak that

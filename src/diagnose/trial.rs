@@ -8,7 +8,8 @@ use rustc_hash::FxHashMap;
 use super::tree;
 use crate::{
     diagnostic::{Edit, Savings},
-    engine::{CancelToken, Checked},
+    engine::Checked,
+    guard::CancelToken,
     plan::Plan,
     schedule::{self, WorstOptions},
 };
@@ -116,10 +117,10 @@ impl<'a> Trials<'a> {
 
     /// What no legal order of a step exceeds, with the persistent tensors.
     fn worst(&mut self, plan: &Arc<Plan>) -> u64 {
-        let key = Arc::as_ptr(plan) as usize;
         if let Some(known) = plan.worst_legal_bytes() {
             return known;
         }
+        let key = Arc::as_ptr(plan) as usize;
         *self.worst.entry(key).or_insert_with(|| {
             let worst = schedule::worst_order(&plan.schedule_graph, &WorstOptions::default());
             plan.persistent_bytes.saturating_add(worst.bytes)

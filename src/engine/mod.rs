@@ -122,14 +122,14 @@ pub struct CompileOptions {
     pub resume: bool,
     /// How far steps are planned.
     pub planning: Planning,
-    /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
-    /// no advice.
-    pub memory: Option<diagnose::Options>,
     /// Stops the compilation. Sessions have a token of their own.
     pub cancel: CancelToken,
     /// Which order of its steps to plan and run. Results are the same bits; `ensure peak` is judged
     /// for the best one only.
     pub order: OrderKind,
+    /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
+    /// no advice.
+    pub memory: Option<diagnose::Options>,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
@@ -248,6 +248,7 @@ impl Engine {
             sources: Arc::new(base.clone()),
             plans: Vec::new(),
             graphs: Vec::new(),
+            written: Vec::new(),
             ast: Arc::clone(&ast),
             hidden: 0,
             base: base.clone(),
@@ -270,6 +271,7 @@ impl Engine {
                 diagnostics.append(&mut evaluator.diagnostics);
                 checked.plans = std::mem::take(&mut evaluator.plans);
                 checked.graphs = evaluator.graphs();
+                checked.written = evaluator.written_graphs();
                 checked.sources = Arc::new(std::mem::take(&mut evaluator.sources));
             }
             Err(fault) => diagnostics.push(internal_fault(file, &fault)),

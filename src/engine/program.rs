@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{CompileOptions, Engine, Session};
 use crate::{
-    check::{Evaluator, Mode, PlanCache, closest},
+    check::{Evaluator, Mode, PlanCache, Written, closest},
     codes,
     diagnostic::{Diagnostic, Error},
     guard::CancelToken,
@@ -25,6 +25,8 @@ pub struct Checked {
     pub plans: Vec<Arc<Plan>>,
     /// The graph of each of them before lowering, with the name of its step.
     pub graphs: Vec<(Arc<str>, Arc<Graph>)>,
+    /// The same graphs without what a `budget` added.
+    pub written: Vec<Written>,
     /// The tree of the program itself.
     pub ast: Arc<Ast>,
     /// Findings about memory that are not among the diagnostics, because worse ones are.

@@ -7,7 +7,7 @@
 mod barriers;
 
 use crate::{
-    ir::{GradCallId, Graph, NodeId, Role, SlotKind, ValueId},
+    ir::{GradCallId, GradientCall, Graph, NodeId, Role, SlotKind, ValueId},
     ops::{GradNode, Gradient, Op, OpError},
 };
 
@@ -34,8 +34,18 @@ pub fn gradients(
     let call = GradCallId(graph.grad_calls);
     graph.grad_calls += 1;
     let caller = graph.cursor;
+    let start = graph.len() as u32;
     let result = Backward::new(graph, 0, wrt, call).run(graph, outputs, wrt);
     graph.cursor = caller;
+    if let Ok(results) = &result {
+        graph.gradients.push(GradientCall {
+            nodes: start..graph.len() as u32,
+            outputs: outputs.to_vec(),
+            wrt: wrt.to_vec(),
+            results: results.clone(),
+            cursor: caller,
+        });
+    }
     result
 }
 

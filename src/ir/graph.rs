@@ -148,6 +148,29 @@ pub struct Output {
     pub origin: OriginId,
 }
 
+/// A call of `grad::gradients`, so that it can be made again on another form of the graph. Only its
+/// results are used by nodes outside of `nodes`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GradientCall {
+    /// The nodes it appended.
+    pub nodes: std::ops::Range<u32>,
+    /// Pairs (output, cotangent).
+    pub outputs: Vec<(ValueId, ValueId)>,
+    pub wrt: Vec<ValueId>,
+    /// One per value of `wrt`.
+    pub results: Vec<Option<ValueId>>,
+    /// Of the caller.
+    pub cursor: Cursor,
+}
+
+/// A `release` statement: the nodes from `nodes.start` to `nodes.end` wait for the users of `value`
+/// that come before them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    pub value: ValueId,
+    pub nodes: std::ops::Range<u32>,
+}
+
 /// What [`Graph::push`] stamps on the nodes it makes. Set by elaboration and by passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cursor {
@@ -196,6 +219,10 @@ pub struct Graph {
     /// Values marked by `name(x, "…")`, for `policy: names(…)`.
     pub marks: FxHashMap<ValueId, Arc<str>>,
     pub grad_calls: u32,
+    /// The gradient calls and releases of an elaborated graph, in their order. Passes that rebuild
+    /// a graph drop them: nodes of the backward pass are then nodes like others.
+    pub gradients: Vec<GradientCall>,
+    pub releases: Vec<Release>,
     pub cursor: Cursor,
 }
 
@@ -218,6 +245,8 @@ impl Default for Graph {
             names: FxHashMap::default(),
             marks: FxHashMap::default(),
             grad_calls: 0,
+            gradients: Vec::new(),
+            releases: Vec::new(),
             cursor: Cursor { origin: Origins::NOWHERE, region: None, role: Role::Forward, instance: 0 },
         }
     }

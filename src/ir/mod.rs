@@ -2,13 +2,14 @@
 
 mod graph;
 mod origin;
+mod release;
 pub mod text;
 mod types;
 mod verify;
 
 pub use graph::{
-    Bind, Cursor, GradCallId, Graph, Input, Node, NodeId, Output, Phase, Policy, Region, RegionId, Role,
-    ScalarSource, Slot, SlotId, SlotKind, ValueId,
+    Bind, Cursor, GradCallId, GradientCall, Graph, Input, Node, NodeId, Output, Phase, Policy, Region,
+    RegionId, Release, Role, ScalarSource, Slot, SlotId, SlotKind, ValueId,
 };
 pub use origin::{Origin, OriginId, Origins};
 pub use types::{DType, MAX_BYTES, ShapeText, TooLarge, Type};

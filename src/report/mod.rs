@@ -3,6 +3,7 @@
 //! Everything here is a pure function from data to text. Who prints it, and where, is the business
 //! of the command line.
 
+pub mod budget;
 pub mod bytes;
 pub mod diff;
 mod excerpt;

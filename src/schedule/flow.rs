@@ -4,12 +4,12 @@
 use crate::guard;
 
 /// Capacity of an arc that no minimum cut takes.
-pub(super) const INFINITE: i64 = 1 << 61;
+pub(crate) const INFINITE: i64 = 1 << 61;
 
 const NIL: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Network {
+pub(crate) struct Network {
     /// First arc out of each node; arcs `2k` and `2k + 1` are each other's reverse.
     first: Vec<u32>,
     next: Vec<u32>,
@@ -24,15 +24,15 @@ pub(super) struct Network {
 
 /// What [`Network::push`] reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     /// Units added by this call.
-    pub(super) amount: i64,
+    pub(crate) amount: i64,
     /// No more can be pushed; otherwise `enough` was reached or `work` ran out.
-    pub(super) maximum: bool,
+    pub(crate) maximum: bool,
 }
 
 impl Network {
-    pub(super) fn reset(&mut self, nodes: usize) {
+    pub(crate) fn reset(&mut self, nodes: usize) {
         self.first.clear();
         self.first.resize(nodes, NIL);
         self.next.clear();
@@ -40,12 +40,12 @@ impl Network {
         self.room.clear();
     }
 
-    pub(super) fn node(&mut self) -> u32 {
+    pub(crate) fn node(&mut self) -> u32 {
         self.first.push(NIL);
         self.first.len() as u32 - 1
     }
 
-    pub(super) fn arc(&mut self, from: u32, to: u32, capacity: i64) {
+    pub(crate) fn arc(&mut self, from: u32, to: u32, capacity: i64) {
         for (a, b, room) in [(from, to, capacity), (to, from, 0)] {
             self.to.push(b);
             self.room.push(room);
@@ -63,24 +63,24 @@ impl Network {
     }
 
     /// From here on, [`Network::undo`] takes back what is pushed.
-    pub(super) fn mark(&mut self) {
+    pub(crate) fn mark(&mut self) {
         self.journal = Some(Vec::new());
     }
 
-    pub(super) fn undo(&mut self) {
+    pub(crate) fn undo(&mut self) {
         for (arc, amount) in self.journal.take().unwrap_or_default().into_iter().rev() {
             self.room[arc as usize] += amount;
             self.room[arc as usize ^ 1] -= amount;
         }
     }
 
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         (self.first.len() + self.to.len()) as u64
     }
 
     /// Pushes flow from `source` to `sink` until it is maximal, at least `enough`, or `work` arcs
     /// have been looked at. What has been pushed is a lower bound on every cut in any case.
-    pub(super) fn push(&mut self, source: u32, sink: u32, enough: i64, work: &mut u64) -> Flow {
+    pub(crate) fn push(&mut self, source: u32, sink: u32, enough: i64, work: &mut u64) -> Flow {
         let mut amount = 0;
         while amount < enough {
             if guard::cancelled() {
@@ -180,12 +180,12 @@ impl Network {
     }
 
     /// Nodes that the source reaches in the residual: the smallest source side of a minimum cut.
-    pub(super) fn source_side(&mut self, source: u32) -> Vec<bool> {
+    pub(crate) fn source_side(&mut self, source: u32) -> Vec<bool> {
         self.reach(source, 0)
     }
 
     /// Nodes that do not reach the sink: the largest source side of a minimum cut.
-    pub(super) fn largest_source_side(&mut self, sink: u32) -> Vec<bool> {
+    pub(crate) fn largest_source_side(&mut self, sink: u32) -> Vec<bool> {
         let mut side = self.reach(sink, 1);
         side.iter_mut().for_each(|s| *s = !*s);
         side

@@ -9,7 +9,7 @@ mod choose;
 mod cut;
 mod depth;
 mod exact;
-mod flow;
+pub(crate) mod flow;
 mod graph;
 mod greedy;
 mod improve;
@@ -33,8 +33,8 @@ pub use graph::{
 };
 pub use place::{Places, place};
 pub use profile::instructions;
-pub use views::{Resolved, Source, resolve};
 pub use repair::{Repair, repair};
+pub use views::{Resolved, Source, resolve};
 pub use worst::{Worst, WorstOptions, worst_order};
 
 use crate::plan::Schedule;

@@ -288,6 +288,8 @@ pub enum StmtKind {
         limit: ExprId,
         every_schedule: bool,
     },
+    /// `budget 4 GiB`.
+    Budget(ExprId),
     /// `release a, b`.
     Release(Vec<ExprId>),
     /// `with training: false { … }`, `with compute: bf16 { … }`.

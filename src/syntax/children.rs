@@ -126,7 +126,7 @@ impl StmtKind {
             StmtKind::Update { target, with, grads } => {
                 exprs(&[*target, *with, *grads], visit);
             }
-            StmtKind::Ensure { limit, .. } => visit(Child::Expr(*limit)),
+            StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => visit(Child::Expr(*limit)),
             StmtKind::With { settings, body } => {
                 arguments(settings, visit);
                 block(body, visit);

@@ -425,6 +425,7 @@ fn starts_statement(name: &str) -> bool {
             | "minimize"
             | "update"
             | "ensure"
+            | "budget"
             | "release"
             | "with"
             | "allow"

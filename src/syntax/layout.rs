@@ -281,6 +281,9 @@ impl<'s> Layout<'s, '_> {
                 Token::Update
             }
             "ensure" if self.name_follows(0) => Token::Ensure,
+            "budget" if matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_) | Token::Name(_))) => {
+                Token::Budget
+            }
             "release" if self.name_follows(0) => Token::Release,
             "param" if self.name_follows(0) => Token::Param,
             "state" if self.name_follows(0) => Token::State,

@@ -127,6 +127,10 @@ impl Printer<'_> {
                 self.text(if *every_schedule { "(ensure-every" } else { "(ensure" });
                 self.operands(&[*limit]);
             }
+            StmtKind::Budget(limit) => {
+                self.text("(budget");
+                self.operands(&[*limit]);
+            }
             StmtKind::Release(values) => {
                 self.text("(release");
                 self.operands(values);

@@ -61,6 +61,7 @@ pub(crate) enum Token<'s> {
     // Contextual words: names until the layout pass sees that their statement fits.
     Allow,
     As,
+    Budget,
     Ensure,
     Frozen,
     Minimize,

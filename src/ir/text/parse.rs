@@ -390,6 +390,8 @@ struct Builder<'s> {
 }
 
 impl<'s> Builder<'s> {
+    // Callers have faults, which are boxed.
+    #[allow(clippy::boxed_local)]
     fn error(&mut self, error: Fault) {
         if self.errors.len() < MAX_ERRORS {
             self.errors.push(*error);
