@@ -28,7 +28,7 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     let options = CompileOptions { memory: Some(memory), ..args.compile.options() };
     let engine = Engine::new();
     let first = engine.check(source.clone(), &options);
-    if first.diagnostics.iter().any(|d| d.is_error() && d.code != codes::OVER_PEAK) {
+    if first.diagnostics.iter().any(|d| d.is_error() && !diagnose::is_contract(d.code)) {
         run::show(&first.diagnostics, &first.sources, output);
         return Exit::Errors;
     }
@@ -86,7 +86,8 @@ fn improve(
             .iter()
             .zip(&checked.plans)
             .all(|(now, before)| now.peak_bytes() <= before.peak_bytes());
-        if !kept || again.plans.len() != checked.plans.len() {
+        let is_broken = checked.is_sound() && !again.is_sound();
+        if !kept || is_broken || again.plans.len() != checked.plans.len() {
             break;
         }
         applied.push(fix.title.clone());

@@ -22,7 +22,7 @@ pub use tree::apply;
 
 use crate::{
     codes,
-    diagnostic::{Diagnostic, Edit, Fix, Savings, Severity},
+    diagnostic::{Code, Diagnostic, Edit, Fix, Savings, Severity},
     engine::Checked,
     guard::CancelToken,
     ir::Graph,
@@ -62,6 +62,11 @@ const SAME: f64 = 0.001;
 const CHEAP: f64 = 5.0;
 /// Findings that are still without an effect one by one, and may help two by two.
 const PAIRED: usize = 4;
+
+/// Whether an error is about a contract on the peak: the plan behind it is there.
+pub fn is_contract(code: Code) -> bool {
+    code == codes::OVER_PEAK || code == codes::OVER_PEAK_IN_SOME_ORDER
+}
 
 /// Looks for what a program keeps alive too long. `text` is the text it was compiled from;
 /// `recompile` compiles another one with the same options. Sets fixes on errors about the peak that

@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 
 use super::tree;
 use crate::{
-    codes,
     diagnostic::{Edit, Savings},
     engine::Checked,
     guard::CancelToken,
@@ -56,7 +55,7 @@ impl<'a> Trials<'a> {
             recompile,
             cancel,
             before: checked.plans.clone(),
-            over_peak: checked.diagnostics.iter().any(|d| d.code == codes::OVER_PEAK),
+            over_peak: checked.diagnostics.iter().any(|d| super::is_contract(d.code)),
             left: (NODES / nodes.max(1)).clamp(FEWEST, MOST),
             done: FxHashMap::default(),
             worst: FxHashMap::default(),
@@ -91,7 +90,7 @@ impl<'a> Trials<'a> {
 
     fn outcome(&self, checked: &Checked, step: usize) -> Option<Outcome> {
         let mut errors = checked.diagnostics.iter().filter(|d| d.is_error());
-        let is_sound = errors.all(|d| self.over_peak && d.code == codes::OVER_PEAK);
+        let is_sound = errors.all(|d| self.over_peak && super::is_contract(d.code));
         let same_steps = checked.plans.len() == self.before.len()
             && checked.plans.iter().zip(&self.before).all(|(a, b)| a.name == b.name);
         if !is_sound || !same_steps {

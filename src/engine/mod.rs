@@ -225,7 +225,7 @@ impl Engine {
         options: &CompileOptions,
         memory: &diagnose::Options,
     ) {
-        let is_planned = checked.diagnostics.iter().all(|d| !d.is_error() || d.code == codes::OVER_PEAK);
+        let is_planned = checked.diagnostics.iter().all(|d| !d.is_error() || diagnose::is_contract(d.code));
         if !is_planned || checked.plans.is_empty() {
             return;
         }

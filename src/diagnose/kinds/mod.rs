@@ -124,7 +124,12 @@ pub fn held(
 /// Adds the place of the peak, and what is to know of it.
 pub fn with_peak(facts: &Facts<'_>, mut finding: Finding) -> Finding {
     finding.diagnostic.notes.push(blame::peak_note(facts));
-    match blame::peak_label(facts) {
+    let is_taken = |label: &crate::diagnostic::Label| {
+        let d = &finding.diagnostic;
+        std::iter::once(&d.primary).chain(&d.secondary).any(|l| l.span == label.span)
+    };
+    // A place that has a text already keeps it for itself: the line must stay short.
+    match blame::peak_label(facts).filter(|label| !is_taken(label)) {
         Some(label) => finding.label(Some(label.span), label.text),
         None => finding,
     }

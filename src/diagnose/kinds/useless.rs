@@ -69,8 +69,9 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             for one in recompute::of_loops(tree) {
                 let mut edits = remove.edits.clone();
                 edits.extend(one.edits);
-                finding =
-                    finding.candidate(Candidate::new("make each pass of the loop a region instead", edits));
+                let code = one.title.rsplit(": ").next().unwrap_or_default();
+                let title = format!("take it away, and make each pass of the loop a region: {code}");
+                finding = finding.candidate(Candidate::new(title, edits));
             }
         }
         all.push(with_peak(facts, finding));
