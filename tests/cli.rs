@@ -218,6 +218,7 @@ fn set_replaces_constants_and_sizes() {
     folder.file("a.tg", "const N = 3\nprint(\"{N * 2}\")\nstep f(x: f32[B = 4, N]) {\n  return sum(x)\n}\n");
     assert_eq!(folder.tg(&["run", "a.tg"]).out, "6\n");
     assert_eq!(folder.tg(&["run", "a.tg", "--set", "N=5"]).out, "10\n");
+    assert_eq!(folder.tg(&["run", "a.tg", "--set", "N=1.5 KiB"]).out, "3072\n");
     let planned = folder.tg(&["plan", "a.tg", "--json", "--set", "B=1024", "--set", "N=64"]);
     let value: Value = serde_json::from_str(&planned.out).unwrap();
     assert_eq!(value["steps"][0]["by_kind"]["inputs"], 1024 * 64 * 4);

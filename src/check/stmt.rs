@@ -295,7 +295,11 @@ impl Evaluator {
     fn set_value(&mut self, constant: &Value, text: &str, name: &Ident) -> Eval {
         let text = text.trim();
         let parsed = match constant {
-            Value::Int(_) => text.replace('_', "").parse().ok().map(Value::Int),
+            // Sizes such as `4 GiB` are whole numbers.
+            Value::Int(_) => {
+                let size = || crate::syntax::size(text).and_then(|bytes| i64::try_from(bytes).ok());
+                text.replace('_', "").parse().ok().or_else(size).map(Value::Int)
+            }
             Value::Float(_) => text.replace('_', "").parse().ok().map(Value::Float),
             Value::Bool(_) => text.parse().ok().map(Value::Bool),
             Value::Str(_) => Some(Value::str(text)),

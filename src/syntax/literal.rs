@@ -25,9 +25,7 @@ impl<'s> Builder<'s> {
     }
 
     pub(crate) fn size(&mut self, text: &str, start: u32, end: u32) -> ExprId {
-        let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(unit_at);
-        match bytes(&number.trim_end().replace('_', ""), unit) {
+        match size(text) {
             Some(size) => self.expr(ExprKind::Size(size), start, end),
             None => self.bad_number(text, "is more bytes than 64 bits can count", start, end),
         }
@@ -169,6 +167,13 @@ impl<'s> Builder<'s> {
         let expr = self.parse_hole(lexed).unwrap_or_else(|| self.expr(ExprKind::Error, start, end));
         StrPart::Hole { expr, format }
     }
+}
+
+/// A size such as `1.5 GiB`, in bytes; `None` for other texts and beyond 64 bits.
+pub fn size(text: &str) -> Option<u64> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    bytes(&number.trim_end().replace('_', ""), unit)
 }
 
 /// Cuts at the last `:` outside of brackets, if there is one.

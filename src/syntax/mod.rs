@@ -35,6 +35,7 @@ use crate::{
 pub use self::{
     children::Child,
     foreign::{module_tip, word_tip},
+    literal::size,
     print::s_expression,
 };
 
