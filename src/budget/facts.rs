@@ -82,14 +82,9 @@ impl Facts {
     }
 
     fn makes(&mut self, graph: &Graph, node: &Node<'_>) {
-        let alias = node.op().memory().alias;
         for (k, value) in node.results().enumerate() {
-            let parent = match alias {
-                Alias::Fresh => None,
-                Alias::View => node.args().first(),
-                Alias::Each => node.args().get(k),
-            };
-            self.base.push(parent.map_or(value, |&p| self.base(p)));
+            let parent = node.shared_operand(k);
+            self.base.push(parent.map_or(value, |p| self.base(p)));
             self.maker.push(node.id);
             if parent.is_none() && !is_there_anyway(node.op()) {
                 let bytes = graph.ty(value).bytes();
@@ -98,7 +93,7 @@ impl Facts {
         }
         let args: Vec<_> = node.arg_types().collect();
         let results: Vec<_> = node.results().map(|r| graph.ty(r)).collect();
-        if alias == Alias::Fresh && !is_there_anyway(node.op()) {
+        if node.op().memory().alias == Alias::Fresh && !is_there_anyway(node.op()) {
             self.flops[node.id.0 as usize] = node.op().flops(&args, &results);
         }
     }

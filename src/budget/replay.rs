@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::{
     grad,
     ir::{Cursor, Graph, NodeId, Output, Region, RegionId, Release, Role, ValueId},
-    ops::{Alias, OpError},
+    ops::OpError,
 };
 
 /// Which region every node of an elaborated graph is in.
@@ -211,14 +211,9 @@ fn users_before(graph: &Graph, release: &Release) -> Vec<NodeId> {
     let mut bases: Vec<ValueId> = Vec::with_capacity(graph.value_count());
     let base = |bases: &[ValueId], v: ValueId| bases.get(v.0 as usize).copied().unwrap_or(v);
     for node in graph.nodes() {
-        let alias = node.op().memory().alias;
         for (k, value) in node.results().enumerate() {
-            let parent = match alias {
-                Alias::Fresh => None,
-                Alias::View => node.args().first(),
-                Alias::Each => node.args().get(k),
-            };
-            let of = parent.map_or(value, |&p| base(&bases, p));
+            let parent = node.shared_operand(k);
+            let of = parent.map_or(value, |p| base(&bases, p));
             bases.push(of);
         }
     }

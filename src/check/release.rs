@@ -12,7 +12,7 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     ir::{self, Graph, NodeId, ValueId},
-    ops::{Alias, Op},
+    ops::Op,
     source::Span,
     syntax::ast::{ExprId, ExprKind, Name},
 };
@@ -180,15 +180,10 @@ impl Buffers {
     fn follow(&mut self, graph: &Graph) {
         for k in self.nodes..graph.len() {
             let node = graph.node(NodeId(k as u32));
-            let alias = node.op().memory().alias;
             for (k, value) in node.results().enumerate() {
-                let parent = match alias {
-                    Alias::Fresh => None,
-                    Alias::View => node.args().first(),
-                    Alias::Each => node.args().get(k),
-                };
+                let parent = node.shared_operand(k);
                 // Values are numbered in the order of their nodes.
-                self.bases.push(parent.map_or(value, |&parent| self.base(parent)));
+                self.bases.push(parent.map_or(value, |parent| self.base(parent)));
                 self.users.push(Vec::new());
             }
             for value in node.args().iter().copied().chain(node.results()) {

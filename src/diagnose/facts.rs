@@ -237,10 +237,10 @@ fn follow(graph: &Graph) -> (Vec<ValueId>, Vec<Vec<NodeId>>) {
     let mut bases: Vec<ValueId> = Vec::with_capacity(graph.value_count());
     let mut users: Vec<Vec<NodeId>> = vec![Vec::new(); graph.value_count()];
     for node in graph.nodes() {
-        let alias = node.op().memory().alias;
+        let is_view = node.op().memory().alias == Alias::View;
         for &arg in node.args() {
             let base = bases.get(arg.0 as usize).copied().unwrap_or(arg);
-            if alias != Alias::View
+            if !is_view
                 && let Some(list) = users.get_mut(base.0 as usize)
                 && list.last() != Some(&node.id)
             {
@@ -248,12 +248,8 @@ fn follow(graph: &Graph) -> (Vec<ValueId>, Vec<Vec<NodeId>>) {
             }
         }
         for (k, result) in node.results().enumerate() {
-            let parent = match alias {
-                Alias::Fresh => None,
-                Alias::View => node.args().first(),
-                Alias::Each => node.args().get(k),
-            };
-            let base = parent.map_or(result, |p| bases.get(p.0 as usize).copied().unwrap_or(*p));
+            let parent = node.shared_operand(k);
+            let base = parent.map_or(result, |p| bases.get(p.0 as usize).copied().unwrap_or(p));
             bases.push(base);
         }
     }

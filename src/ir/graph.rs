@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use rustc_hash::FxHashMap;
 
 use super::{OriginId, Origins, Type};
-use crate::ops::{Op, OpError};
+use crate::ops::{Alias, Op, OpError};
 
 /// A node: one op applied to values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -288,6 +288,15 @@ impl<'g> Node<'g> {
     /// The `k`-th result. A wrong `k` gives a value that no node has, which the verifier reports.
     pub fn result(&self, k: usize) -> ValueId {
         ValueId(self.data.first_result + k as u32)
+    }
+
+    /// The operand in whose memory result `k` lies, if it is a view or passes through a barrier.
+    pub fn shared_operand(&self, k: usize) -> Option<ValueId> {
+        match self.op().memory().alias {
+            Alias::Fresh => None,
+            Alias::View => self.args().first().copied(),
+            Alias::Each => self.args().get(k).copied(),
+        }
     }
 
     pub fn arg_types(&self) -> impl ExactSizeIterator<Item = &'g Type> + use<'g> {

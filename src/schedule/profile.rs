@@ -98,21 +98,34 @@ pub(super) fn exact_peak(graph: &ScheduleGraph, ix: &Index, order: &[u32]) -> (u
     if ix.exact {
         return (ix.to_bytes(profile.peak), profile.position);
     }
-    let mut change = vec![0i128; order.len() + 1];
-    let bytes = |b: usize| i128::from(graph.arena_bytes(BufferId(b as u32)));
+    let mut change = spans(graph, ix, order);
     let times = lifetimes(ix, order);
-    for (b, span) in times.iter().enumerate() {
-        if let Some((first, last)) = *span {
-            change[first as usize] += bytes(b);
-            change[last as usize + 1] -= bytes(b);
-        }
-    }
     for (b, replaced) in overwrites(ix, order).iter().enumerate() {
         if let (Some(_), Some((first, _))) = (replaced, times[b]) {
-            change[first as usize] -= bytes(b);
-            change[first as usize + 1] += bytes(b);
+            let bytes = i128::from(graph.arena_bytes(BufferId(b as u32)));
+            change[first as usize] -= bytes;
+            change[first as usize + 1] += bytes;
         }
     }
+    summed_peak(graph, order, &change)
+}
+
+/// For each position of an order by how many bytes what is alive changes there, if nothing is
+/// overwritten.
+pub(super) fn spans(graph: &ScheduleGraph, ix: &Index, order: &[u32]) -> Vec<i128> {
+    let mut change = vec![0i128; order.len() + 1];
+    for (b, span) in lifetimes(ix, order).into_iter().enumerate() {
+        if let Some((first, last)) = span {
+            let bytes = i128::from(graph.arena_bytes(BufferId(b as u32)));
+            change[first as usize] += bytes;
+            change[last as usize + 1] -= bytes;
+        }
+    }
+    change
+}
+
+/// The most bytes alive, workspaces included, and the first position with so many.
+pub(super) fn summed_peak(graph: &ScheduleGraph, order: &[u32], change: &[i128]) -> (u64, usize) {
     let (mut now, mut peak, mut position) = (0i128, 0i128, 0);
     for (at, &op) in order.iter().enumerate() {
         now += change[at];

@@ -1,8 +1,12 @@
 //! The schedule of the worst order that was found, to look at and to run.
 
 use super::{
-    BufferId, OpId, Options, OrderKind, ScheduleGraph, WorstOptions, index::Index, pack::PackOptions,
-    place::place_indexed, profile::lifetimes, worst_order,
+    OpId, Options, OrderKind, ScheduleGraph, WorstOptions,
+    index::Index,
+    pack::PackOptions,
+    place::place_indexed,
+    profile::{spans, summed_peak},
+    worst_order,
 };
 use crate::plan::Schedule;
 
@@ -19,7 +23,7 @@ pub(super) fn witness(graph: &ScheduleGraph, options: &Options, work_limit: u64)
     let overwrites = vec![None; ix.buffers];
     let pack_options = PackOptions { goal: 0, time_limit: options.time_limit, work_limit };
     let places = place_indexed(graph, &ix, &order, &overwrites, &pack_options);
-    let (live_peak_bytes, peak_position) = plain_peak(graph, &ix, &order);
+    let (live_peak_bytes, peak_position) = summed_peak(graph, &order, &spans(graph, &ix, &order));
     Schedule {
         order: order.into_iter().map(OpId).collect(),
         overwrites,
@@ -31,25 +35,4 @@ pub(super) fn witness(graph: &ScheduleGraph, options: &Options, work_limit: u64)
         found_by: "witness",
         ..best
     }
-}
-
-/// The most bytes alive where nothing is overwritten, and the first position with so many.
-fn plain_peak(graph: &ScheduleGraph, ix: &Index, order: &[u32]) -> (u64, usize) {
-    let mut change = vec![0i128; order.len() + 1];
-    for (b, span) in lifetimes(ix, order).into_iter().enumerate() {
-        if let Some((first, last)) = span {
-            let bytes = i128::from(graph.arena_bytes(BufferId(b as u32)));
-            change[first as usize] += bytes;
-            change[last as usize + 1] -= bytes;
-        }
-    }
-    let (mut now, mut peak, mut position) = (0i128, 0i128, 0);
-    for (at, &op) in order.iter().enumerate() {
-        now += change[at];
-        let here = now + i128::from(graph.workspace(OpId(op)));
-        if here > peak {
-            (peak, position) = (here, at);
-        }
-    }
-    (u64::try_from(peak).unwrap_or(u64::MAX), position)
 }
