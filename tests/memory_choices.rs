@@ -178,6 +178,37 @@ step f(x: f32[256, 256], z: f32[256, 256]) {
 }
 
 #[test]
+fn the_slices_of_an_input_that_are_done_with_one_by_one_are_copied_together() {
+    let text = "
+use nn
+use optim
+use loss
+model Net() {
+  let cell = nn.RNNCell(16, 32)
+  let out = nn.Linear(32, 4)
+  fn forward(x) {
+    let h = zeros([8, 32])
+    for t in 0..12 {
+      h = cell(x[t], h)
+    }
+    out(h)
+  }
+}
+let net = Net()
+let opt = optim.sgd(net, lr: 0.1)
+step f(x: f32[12, 8, 16], y: i32[8]) {
+  let cost = loss.cross_entropy(net(x), y)
+  let grads = grad(cost, net)
+  update net with opt, grads
+  return cost
+}";
+    let plan = planned(text);
+    // Copied behind the backward pass of the last ones, the others would stand beside all of `x`.
+    assert!(copies(&plan).len() > 6 && copies(&plan).iter().all(|&bytes| bytes == 512));
+    assert!(saved(&plan) >= KIB && is_optimal(&plan), "{}", saved(&plan));
+}
+
+#[test]
 fn a_slice_keeps_the_bits_of_products() {
     // Rows keep their stride of one in a copy; a column would get one that it does not have.
     let text = |late: &str| large(late).replace("z: f32[256, 256]", "z: f32[256, 256], q: f32[8, 8]");

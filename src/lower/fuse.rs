@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::layout::Laid;
 use crate::{
-    ir::{Graph, Node, NodeId, Role, SlotId},
-    ops::Op,
+    ir::{Graph, Node, NodeId, Role, SlotId, ValueId},
+    ops::{Alias, Op},
 };
 
 /// More instructions than this are split: their registers would not stay in the cache.
@@ -145,20 +145,32 @@ impl Fusion<'_> {
 
     /// In the group of `node`, `producer` would wait for an operand of `node` that is made later,
     /// and keep two values of its own until then instead of one: as in a sum of gradients that come
-    /// one after another.
+    /// one after another. What only is viewed later is there already.
     fn would_hold(&self, node: &Node<'_>, producer: &Node<'_>) -> bool {
-        let domain = self.graph.ty(producer.result(0)).shape();
+        let size = self.graph.ty(producer.result(0)).elements();
         let held = producer.args().iter().enumerate().filter(|&(at, &arg)| {
-            let (maker, _) = self.graph.producer(arg);
+            let (maker, result) = self.viewed(arg);
             let is_value = !matches!(maker.op(), Op::Read(_) | Op::Const(_) | Op::Literal(_) | Op::Scalar(_));
             let is_first = producer.args().iter().take(at).all(|&earlier| earlier != arg);
-            is_value && is_first && self.graph.ty(arg).shape() == domain
+            // What is broadcast is smaller than the result.
+            is_value && is_first && self.graph.ty(maker.result(result)).elements() >= size
         });
         let waits = node.args().iter().any(|&arg| {
-            let (maker, _) = self.graph.producer(arg);
+            let (maker, _) = self.viewed(arg);
             maker.id > producer.id && !is_elementwise(maker.op())
         });
         waits && !matches!(producer.role(), Role::Update { .. }) && held.count() > 1
+    }
+
+    /// The node that makes what `value` is a view of, and as which of its results.
+    fn viewed(&self, value: ValueId) -> (Node<'_>, usize) {
+        let mut made = self.graph.producer(value);
+        while made.0.op().memory().alias == Alias::View
+            && let Some(&operand) = made.0.args().first()
+        {
+            made = self.graph.producer(operand);
+        }
+        made
     }
 
     fn note(&mut self, value: u32, used: Use) {

@@ -11,7 +11,7 @@ use super::{
     index::Index,
     profile::{Profile, profile},
     schedule_as_it_is, schedule_of, search,
-    views::{Relaxed, Resolved, Source, relax, resolve},
+    views::{Relaxed, Resolved, Source, relax, resolve, view_ids},
 };
 use crate::plan::Schedule;
 
@@ -24,6 +24,10 @@ const ROUNDS: usize = 3;
 
 /// Bases that are tried one by one where all together do not help.
 const SINGLES: usize = 4;
+
+/// In graphs of up to so many ops, all views together are tried as copies, with an order of their own:
+/// the order at hand was found for a large base that is alive in any case.
+const WHOLE: usize = 2_000;
 
 /// In graphs of up to so many ops, copies are tried too that the order at hand gives no reason for:
 /// with them, another order may be better. Each takes a plan.
@@ -157,6 +161,28 @@ struct Search<'g> {
 
 impl Search<'_> {
     fn run(&mut self, start: Choice) -> Choice {
+        let mut best = self.rounds(start);
+        if best.schedule.live_peak_bytes > self.floor && self.graph.op_count() <= WHOLE {
+            let all = self.plan(view_ids(self.graph).collect(), None);
+            if all.cost() < best.cost() {
+                let pruned = self.pruned(all);
+                best = self.rounds(pruned);
+            }
+        }
+        self.guess(best)
+    }
+
+    /// Copies turned back into views where the order does as well without.
+    fn pruned(&mut self, choice: Choice) -> Choice {
+        let order = original_order(&choice.resolved, &choice.schedule.order);
+        let trial = Trial::new(self.graph, choice.copied.clone(), order);
+        let trial = self.without_useless(trial);
+        let pruned = self.plan(trial.copied.clone(), Some(&trial));
+        if pruned.cost() <= choice.cost() { pruned } else { choice }
+    }
+
+    /// Copies that lower the peak of the order at hand, planned anew, and again.
+    fn rounds(&mut self, start: Choice) -> Choice {
         let mut best = start;
         for _ in 0..ROUNDS {
             let order = original_order(&best.resolved, &best.schedule.order);
@@ -176,10 +202,10 @@ impl Search<'_> {
             }
             best = choice;
             if best.schedule.live_peak_bytes <= self.floor {
-                return best;
+                break;
             }
         }
-        self.guess(best)
+        best
     }
 
     /// The plan of a choice; that of a trial where its order is better.
@@ -224,8 +250,19 @@ impl Search<'_> {
         {
             return Some(better);
         }
-        let singles = if at_peak.len() > 1 { at_peak } else { Vec::new() };
-        singles.iter().take(SINGLES).find_map(|candidate| self.try_more(trial, &candidate.views))
+        let singles: &[Candidate] = if at_peak.len() > 1 { &at_peak } else { &[] };
+        let single = singles.iter().take(SINGLES).find_map(|c| self.try_more(trial, &c.views));
+        if single.is_some() {
+            return single;
+        }
+        // Where some views are done with earlier, the others would be copied behind them, perhaps at
+        // the peak. With all of them copied, the base is gone as soon as it is there.
+        let graph = self.graph;
+        let mut bases: Vec<u32> = around.iter().flat_map(|c| c.views.first()).map(|id| id.viewed).collect();
+        bases.sort_unstable();
+        let whole: Vec<ViewId> =
+            view_ids(graph).filter(|id| bases.binary_search(&id.viewed).is_ok()).collect();
+        self.try_more(trial, &whole)
     }
 
     /// Turns copies back into views where that costs nothing.
