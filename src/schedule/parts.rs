@@ -210,7 +210,8 @@ impl Merger<'_> {
         let first = |op: u32| {
             self.ix.succs.get(op as usize).iter().filter_map(|&s| inside(s)).min().unwrap_or(usize::MAX)
         };
-        let last = |op: u32| self.ix.preds.get(op as usize).iter().filter_map(|&p| inside(p).map(|p| p + 1)).max();
+        let last =
+            |op: u32| self.ix.preds.get(op as usize).iter().filter_map(|&p| inside(p).map(|p| p + 1)).max();
         // For each place: all ops behind it wait for something from it on.
         let mut follows = vec![true; n];
         let mut least = usize::MAX;
@@ -372,7 +373,8 @@ impl Merger<'_> {
         // A buffer of an op outside is in `classes`; one made here dies if all its readers are here.
         let mut dies: FxHashMap<u32, bool> = FxHashMap::default();
         let mut now = 0;
-        let mut trace = Trace { live: Vec::with_capacity(order.len()), after: Vec::with_capacity(order.len()) };
+        let mut trace =
+            Trace { live: Vec::with_capacity(order.len()), after: Vec::with_capacity(order.len()) };
         let mut dying: Vec<u32> = Vec::new();
         for &op in order {
             let v = op as usize;
@@ -393,7 +395,9 @@ impl Merger<'_> {
                     dying.push(r);
                 }
             }
-            trace.live.push(now + ix.made[v] + ix.workspace[v] - ix.saved(v, |r| dying.contains(&(r as u32))));
+            trace
+                .live
+                .push(now + ix.made[v] + ix.workspace[v] - ix.saved(v, |r| dying.contains(&(r as u32))));
             now += ix.made[v] - ix.dead[v] - dying.iter().map(|&r| ix.size[r as usize]).sum::<i64>();
             trace.after.push(now);
         }
@@ -497,11 +501,10 @@ impl Merger<'_> {
             // An overwritten shared buffer counts with neither its own bytes nor those that take its place.
             let is_shared = |r: u32| classes.get(&r) == Some(&Class::Shared);
             let granted = ix.saved(v, |r| is_shared(r as u32));
-            let pairs: Vec<(BufferId, BufferId)> = ix
-                .pairs(v)
-                .filter_map(|(m, r)| Some((*ids.get(&m)?, *ids.get(&r)?)))
-                .collect();
-            let shared: i64 = ix.reads.get(v).iter().filter(|&&r| is_shared(r)).map(|&r| ix.size[r as usize]).sum();
+            let pairs: Vec<(BufferId, BufferId)> =
+                ix.pairs(v).filter_map(|(m, r)| Some((*ids.get(&m)?, *ids.get(&r)?))).collect();
+            let shared: i64 =
+                ix.reads.get(v).iter().filter(|&&r| is_shared(r)).map(|&r| ix.size[r as usize]).sum();
             let extra = (ix.workspace[v] + shared - granted).max(0);
             let id = builder.op(&reads, &makes, &after, &pairs, extra.unsigned_abs());
             ops.push(id);

@@ -121,7 +121,7 @@ impl Search<'_> {
     fn add(&mut self, by: &'static str, order: Vec<u32>) {
         let peak = profile(self.ix, &order).peak;
         let at = self.found.partition_point(|other| other.peak <= peak);
-        debug_assert_e        self.found.insert(at, Candidate { peak, by, order });
+        self.found.insert(at, Candidate { peak, by, order });
     }
 
     /// The best order is not proved to be optimal, and nobody wants to stop here.
@@ -133,7 +133,8 @@ impl Search<'_> {
 
     /// What the work on the gap is divided by.
     fn share(&self) -> u64 {
-        let is_close = self.found.first().is_some_and(|best| best.peak - self.proof.units <= best.peak / CLOSE);
+        let is_close =
+            self.found.first().is_some_and(|best| best.peak - self.proof.units <= best.peak / CLOSE);
         if self.ix.ops > LARGE && is_close { CLOSE_SHARE } else { 1 }
     }
 

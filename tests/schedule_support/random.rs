@@ -212,7 +212,10 @@ pub fn graph_of_parts(random: &mut Random, ops: usize) -> ScheduleGraph {
     let mut builder = GraphBuilder::new();
     let plain = BufferFlags::default();
     let input = BufferFlags { input: true, ..plain };
-    let size = |random: &mut Random| 256 * (1 + random.below(if random.chance(50) { 4 } else { 20 }) as u64);
+    let size = |random: &mut Random| {
+        let most = if random.chance(50) { 4 } else { 20 };
+        256 * (1 + random.below(most) as u64)
+    };
     let bytes = size(random);
     let shared = builder.buffer(bytes, input);
     let head = builder.buffer(bytes, plain);
