@@ -8,7 +8,7 @@ use schedule_support::{
     brute::{by_choices, by_down_sets, by_permutations, worst_by_down_sets},
     case1::{Binding, Block64, MIB, case1},
     check::{check, plain_peak},
-    random::{Random, Shape, graph, graph_with_views},
+    random::{Random, Shape, graph, graph_of_parts, graph_with_views},
 };
 use tg::{
     plan::Instruction,
@@ -109,6 +109,60 @@ fn cuts_and_case_distinctions_prove_nothing_false() {
     }
     println!("cuts and case distinctions tight in {tight} of {count}");
     assert!(tight * 10 > count * 9);
+}
+
+#[test]
+fn merged_parts_prove_nothing_false() {
+    // The bound without the exhaustive search, from a good order and from any.
+    let (mut tight, mut count) = (0, 0);
+    for seed in 0..3000u64 {
+        let graph = graph_of_parts(&mut Random::new(seed), 3 + seed as usize % 11);
+        let optimum = by_down_sets(&graph);
+        let plan = plan(&graph);
+        assert!(plan.lower_bound_bytes <= optimum && optimum <= plan.live_peak_bytes, "seed {seed}");
+        let source: Vec<OpId> = graph.ops().collect();
+        for order in [plan.order, source] {
+            let bound = lower_bound(&graph, &order);
+            assert!(bound.bytes <= optimum, "seed {seed}: {} is above the optimum {optimum}", bound.bytes);
+            tight += usize::from(bound.bytes == optimum);
+            count += 1;
+        }
+    }
+    println!("bounds of merged parts tight in {tight} of {count}");
+    assert!(tight * 10 > count * 9);
+}
+
+/// Chains whose ends are read together, written link by link.
+fn chains(count: usize, length: usize, last: impl Fn(usize) -> u64) -> ScheduleGraph {
+    let mut builder = GraphBuilder::new();
+    let mut ends: Vec<BufferId> = Vec::new();
+    for link in 0..length {
+        for i in 0..count {
+            let bytes = 256 * (1 + ((i * length + link) * 7919 % 61) as u64);
+            let made = builder.buffer(if link + 1 == length { last(i) } else { bytes }, PLAIN);
+            if link == 0 {
+                builder.op(&[], &[made], &[], &[], 0);
+                ends.push(made);
+            } else {
+                let read = std::mem::replace(&mut ends[i], made);
+                builder.op(&[read], &[made], &[], &[], 0);
+            }
+        }
+    }
+    let sum = builder.buffer(256, OUTPUT);
+    builder.op(&ends, &[sum], &[], &[], 0);
+    builder.finish()
+}
+
+#[test]
+fn independent_chains_are_planned_at_their_bound() {
+    for (count, length) in [(3, 4), (40, 10), (300, 10), (1000, 7)] {
+        for ends in [1, 61] {
+            let graph = chains(count, length, |i| 256 * (1 + (i % ends) as u64));
+            let plan = plan(&graph);
+            assert_eq!(plan.live_peak_bytes, plan.lower_bound_bytes, "{count} chains of {length}");
+        }
+    }
 }
 
 #[test]

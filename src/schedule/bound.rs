@@ -4,6 +4,7 @@ use super::{
     OpId, ScheduleGraph,
     cut::Cutter,
     index::Index,
+    parts,
     profile::{Profile, profile},
     refute::refute,
 };
@@ -13,6 +14,8 @@ pub(super) const CUT_WORK: u64 = 12_000_000;
 
 /// The same for proofs by case distinction, and how many peaks below the best are tried.
 pub(super) const REFUTE_WORK: u64 = 40_000_000;
+/// Arcs that cuts of independent parts may look at.
+pub(super) const PARTS_WORK: u64 = 4_000_000;
 const BISECTIONS: usize = 4;
 
 /// No order, and no choice of overwrites, has a lower live peak.
@@ -41,6 +44,11 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
     }
     let profile = profile(&ix, &order);
     let mut proof = single_cuts(&ix, &order, &profile, &mut CUT_WORK.clone());
+    if proof.units < profile.peak
+        && let Some(merged) = parts::merge(&ix, &order, PARTS_WORK)
+    {
+        proof.raise(merged.units);
+    }
     if proof.units < profile.peak {
         tighten(&ix, &order, &mut proof, REFUTE_WORK);
     }

@@ -15,6 +15,7 @@ mod greedy;
 mod improve;
 mod index;
 pub mod pack;
+mod parts;
 mod place;
 mod profile;
 mod refute;

@@ -12,6 +12,7 @@ use super::{
     greedy::{Tie, list, list_backward, lpmf},
     improve::{Effort, improve},
     index::Index,
+    parts,
     profile::profile,
     refute::refute,
 };
@@ -37,6 +38,11 @@ const WHOLE_STATES: usize = 60_000;
 const WINDOW_STATES: usize = 200_000;
 /// Arcs and ops that cuts may look at while they improve an order.
 const IMPROVE_WORK: u64 = 20_000_000;
+/// In a graph of more than so many ops, a gap below one part in so many is as good as none: it gets
+/// a sixteenth of the work.
+const LARGE: usize = 512;
+const CLOSE: i64 = 2000;
+const CLOSE_SHARE: u64 = 16;
 /// How many of the heuristics' orders are improved.
 const STARTS: usize = 3;
 
@@ -59,14 +65,21 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
     let end = Instant::now().checked_add(options.time_limit);
     let mut search =
         Search { ix, found: Vec::new(), proof: bound::footprints(ix), end, proves: options.prove };
+    let is_best = options.order == OrderKind::Best;
     search.run(&first);
-    search.prove();
+    let merged = if is_best { search.merge() } else { 0 };
+    search.cut();
+    search.proof.raise(merged);
+    search.refute();
     if search.is_open() {
         search.run(&others);
-        search.prove();
+        search.cut();
+        search.refute();
     }
-    if options.order == OrderKind::Best && search.is_open() {
+    if is_best && search.is_open() {
         search.improve();
+        let merged = search.merge();
+        search.proof.raise(merged);
     }
     search.tighten();
     let proof = search.proof;
@@ -118,8 +131,15 @@ impl Search<'_> {
             && self.found.first().is_some_and(|best| best.peak > self.proof.units)
     }
 
-    /// Bounds by single cuts, and a short try to prove the best order optimal.
-    fn prove(&mut self) {
+    /// What the work on the gap is divided by.
+    fn share(&self) -> u64 {
+        let is_close =
+            self.found.first().is_some_and(|best| best.peak - self.proof.units <= best.peak / CLOSE);
+        if self.ix.ops > LARGE && is_close { CLOSE_SHARE } else { 1 }
+    }
+
+    /// Bounds by single cuts.
+    fn cut(&mut self) {
         if !self.is_open() {
             return;
         }
@@ -129,12 +149,28 @@ impl Search<'_> {
         if proof.units > self.proof.units {
             self.proof = proof;
         }
+    }
+
+    /// A short try to prove the best order optimal.
+    fn refute(&mut self) {
         if self.is_open() && self.ix.ops > WIDTH {
+            let best = &self.found[0];
+            let profile = profile(self.ix, &best.order);
             let mut work = bound::REFUTE_WORK / if self.proves { 8 } else { 64 };
-            if refute(self.ix, &self.found[0].order, &profile, self.found[0].peak, &mut work) {
-                self.proof.raise(self.found[0].peak);
+            if refute(self.ix, &best.order, &profile, best.peak, &mut work) {
+                self.proof.raise(best.peak);
             }
         }
+    }
+
+    /// Merges the independent parts of a wide graph. Returns a bound on what merging can do.
+    fn merge(&mut self) -> i64 {
+        if !self.is_open() {
+            return 0;
+        }
+        let Some(merged) = parts::merge(self.ix, &self.found[0].order, bound::PARTS_WORK) else { return 0 };
+        self.add("merge", merged.order);
+        merged.units
     }
 
     /// Exhaustive search on a small graph, otherwise search around the best orders.
@@ -147,7 +183,9 @@ impl Search<'_> {
             Whole::Optimal => self.proof.raise(self.found[0].peak),
             Whole::AtLeast(units) => {
                 self.proof.raise(units);
-                let mut effort = Effort { work: IMPROVE_WORK, states: WINDOW_STATES };
+                let share = self.share();
+                let mut effort =
+                    Effort { work: IMPROVE_WORK / share, states: WINDOW_STATES / share as usize };
                 let starts: Vec<Candidate> = self.found.iter().take(STARTS).cloned().collect();
                 for start in starts {
                     let (better, peak) = improve(self.ix, start.order, self.proof.units, &mut effort);
@@ -165,7 +203,8 @@ impl Search<'_> {
     fn tighten(&mut self) {
         let is_late = self.end.is_some_and(|end| Instant::now() >= end);
         if self.proves && !is_late && self.is_open() {
-            bound::tighten(self.ix, &self.found[0].order, &mut self.proof, bound::REFUTE_WORK);
+            let work = bound::REFUTE_WORK / self.share();
+            bound::tighten(self.ix, &self.found[0].order, &mut self.proof, work);
         }
     }
 }

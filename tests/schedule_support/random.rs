@@ -205,3 +205,59 @@ pub fn graph_with_views(random: &mut Random, shape: Shape, most: usize) -> Sched
     viewed.into_iter().for_each(|v| builder.viewed(v));
     builder.finish()
 }
+
+/// Random graphs side by side, between an op that some of them wait for and one that reads a result
+/// of each, with an input that several read: parts that can be merged, once more in parts.
+pub fn graph_of_parts(random: &mut Random, ops: usize) -> ScheduleGraph {
+    let mut builder = GraphBuilder::new();
+    let plain = BufferFlags::default();
+    let input = BufferFlags { input: true, ..plain };
+    let size = |random: &mut Random| {
+        let most = if random.chance(50) { 4 } else { 20 };
+        256 * (1 + random.below(most) as u64)
+    };
+    let bytes = size(random);
+    let shared = builder.buffer(bytes, input);
+    let head = builder.buffer(bytes, plain);
+    builder.op(&[], &[head], &[], &[], 0);
+    let mut ends: Vec<BufferId> = Vec::new();
+    let mut left = ops.saturating_sub(2);
+    while left > 0 {
+        let count = (1 + random.below(4)).min(left);
+        left -= count;
+        let mut open: Vec<(BufferId, u64)> = Vec::new();
+        let mut last: Option<OpId> = None;
+        for _ in 0..count {
+            let mut reads: Vec<(BufferId, u64)> = Vec::new();
+            if random.chance(60) && !open.is_empty() {
+                let at = random.below(open.len());
+                reads.push(if random.chance(70) { open.swap_remove(at) } else { open[at] });
+            }
+            for other in [shared, head] {
+                if random.chance(25) {
+                    reads.push((other, bytes));
+                }
+            }
+            let bytes = size(random);
+            let partner = reads.first().copied().filter(|_| random.chance(40));
+            let bytes = partner.map_or(bytes, |(_, bytes)| bytes);
+            let flags = BufferFlags { output: random.chance(10), ..plain };
+            let made = builder.buffer(bytes, flags);
+            let pairs: Vec<_> = partner.iter().map(|&(read, _)| (made, read)).collect();
+            let after: Vec<OpId> = last.filter(|_| random.chance(50)).into_iter().collect();
+            let workspace = if random.chance(20) { size(random) } else { 0 };
+            let reads: Vec<BufferId> = reads.iter().map(|&(b, _)| b).collect();
+            last = Some(builder.op(&reads, &[made], &after, &pairs, workspace));
+            open.push((made, bytes));
+        }
+        if random.chance(80) {
+            ends.extend(open.pop().map(|(b, _)| b));
+        }
+    }
+    if random.chance(70) {
+        let bytes = size(random);
+        let end = builder.buffer(bytes, plain);
+        builder.op(&ends, &[end], &[], &[], 0);
+    }
+    builder.finish()
+}
