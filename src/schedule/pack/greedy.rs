@@ -65,13 +65,7 @@ pub(super) fn portfolio(problem: &Problem, goal: u64) -> Placement {
 
 /// Places blocks into gaps again and again: those that end above `goal` come first in the next
 /// round, where the best places are still free (squeaky wheel optimisation; Joslin and Clements, 1999).
-fn reordered(
-    problem: &Problem,
-    order: &[usize],
-    fit: Fit,
-    goal: u64,
-    work: &mut u64,
-) -> Option<Placement> {
+fn reordered(problem: &Problem, order: &[usize], fit: Fit, goal: u64, work: &mut u64) -> Option<Placement> {
     let mut order = order.to_vec();
     let mut best: Option<Placement> = None;
     let mut patience = REORDER_PATIENCE;
