@@ -355,9 +355,45 @@ impl Skyline {
     }
 }
 
+/// Up to so many blocks, those that are placed are kept in the order of their offsets, and gaps are
+/// looked for along all of them; beyond, along those that are alive with a block, which have to be found and sorted.
+const SCANNED: usize = 8192;
+
 /// Each block into a gap between the placed blocks that are alive with it. `None` when `work` ran
 /// out.
 fn gaps(problem: &Problem, order: &[usize], fit: Fit, work: &mut u64) -> Option<Placement> {
+    if problem.blocks.len() > SCANNED {
+        return gaps_by_tree(problem, order, fit, work);
+    }
+    // Packed, as this is the innermost loop: offset, top, first and last time.
+    let mut placed: Vec<(u64, u64, u32, u32)> = Vec::with_capacity(order.len());
+    let mut offsets = vec![0u64; problem.blocks.len()];
+    let mut height = 0;
+    for &i in order {
+        let block = problem.blocks[i];
+        let (first, last) = (block.first as u32, block.last as u32);
+        let mut gap = Gap::new(block.bytes, fit);
+        let mut looked_at = 0;
+        for &(from, to, start, end) in &placed {
+            if start <= last && first <= end {
+                looked_at += 1;
+                if gap.is_found_below(from, to) {
+                    break;
+                }
+            }
+        }
+        *work = work.checked_sub(looked_at + placed.len() as u64 / 16 + 1)?;
+        let offset = gap.offset();
+        offsets[i] = offset;
+        let top = offset.saturating_add(block.bytes);
+        let at = placed.partition_point(|other| other.0 <= offset);
+        placed.insert(at, (offset, top, first, last));
+        height = height.max(top);
+    }
+    Some(Placement { offsets, height })
+}
+
+fn gaps_by_tree(problem: &Problem, order: &[usize], fit: Fit, work: &mut u64) -> Option<Placement> {
     let mut placed = Overlaps::new(problem.times, problem.blocks.len());
     let mut offsets = vec![0u64; problem.blocks.len()];
     let mut height = 0;
@@ -370,7 +406,9 @@ fn gaps(problem: &Problem, order: &[usize], fit: Fit, work: &mut u64) -> Option<
         });
         *work = work.checked_sub(looked_at + 1)?;
         near.sort_unstable();
-        let offset = find_gap(&near, block.bytes, fit);
+        let mut gap = Gap::new(block.bytes, fit);
+        let _ = near.iter().any(|&(from, to)| gap.is_found_below(from, to));
+        let offset = gap.offset();
         offsets[i] = offset;
         placed.insert(i, block.first, block.last);
         height = height.max(offset.saturating_add(block.bytes));
@@ -378,24 +416,39 @@ fn gaps(problem: &Problem, order: &[usize], fit: Fit, work: &mut u64) -> Option<
     Some(Placement { offsets, height })
 }
 
-/// `near`: taken ranges by offset.
-fn find_gap(near: &[(u64, u64)], bytes: u64, fit: Fit) -> u64 {
-    let mut top = 0u64;
-    let mut best: Option<(u64, u64)> = None;
-    for &(from, to) in near {
-        if from >= top && from - top >= bytes {
-            match fit {
-                Fit::Lowest => return top,
-                Fit::Best => {
-                    if best.is_none_or(|(size, _)| from - top < size) {
-                        best = Some((from - top, top));
-                    }
-                }
+/// A gap for a block, looked for along taken ranges in the order of their offsets.
+struct Gap {
+    bytes: u64,
+    fit: Fit,
+    /// Above all ranges so far.
+    top: u64,
+    /// Size and offset of the smallest one that is large enough.
+    best: Option<(u64, u64)>,
+}
+
+impl Gap {
+    fn new(bytes: u64, fit: Fit) -> Gap {
+        Gap { bytes, fit, top: 0, best: None }
+    }
+
+    /// The next range. True if what comes after it does not matter.
+    fn is_found_below(&mut self, from: u64, to: u64) -> bool {
+        if from >= self.top && from - self.top >= self.bytes {
+            let size = from - self.top;
+            if self.best.is_none_or(|(least, _)| size < least) {
+                self.best = Some((size, self.top));
+            }
+            if self.fit == Fit::Lowest {
+                return true;
             }
         }
-        top = top.max(to);
+        self.top = self.top.max(to);
+        false
     }
-    best.map_or(top, |(_, offset)| offset)
+
+    fn offset(&self) -> u64 {
+        self.best.map_or(self.top, |(_, offset)| offset)
+    }
 }
 
 /// Which inserted blocks overlap a range of times: a segment tree with the blocks that cover a
@@ -485,5 +538,48 @@ impl Overlaps {
             above = (above.0 / 2, above.1 / 2);
         }
         looked_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::pack::Block;
+
+    /// Blocks whose lives and sizes follow no pattern.
+    fn scattered(count: u64) -> Problem {
+        let blocks: Vec<Block> = (0..count)
+            .map(|i| {
+                let lower = i * 7919 % 97;
+                Block { lower, upper: lower + 1 + i * 104_729 % 23, bytes: 1 + i * 31 % 17 }
+            })
+            .collect();
+        Problem::new(&blocks)
+    }
+
+    #[test]
+    fn both_ways_to_look_for_gaps_give_the_same_offsets() {
+        let problem = scattered(300);
+        for order in orders(&problem.blocks) {
+            for fit in [Fit::Lowest, Fit::Best] {
+                let (mut work, mut more) = (u64::MAX, u64::MAX);
+                let scanned = gaps(&problem, &order, fit, &mut work).map(|p| p.offsets);
+                let found = gaps_by_tree(&problem, &order, fit, &mut more).map(|p| p.offsets);
+                assert!(scanned.is_some());
+                assert_eq!(scanned, found);
+            }
+        }
+    }
+
+    #[test]
+    fn placing_high_blocks_first_lowers_the_arena() {
+        // The third finds no room below the second, which could lie above it.
+        let block = |lower, upper, bytes| Block { lower, upper, bytes };
+        let blocks = [block(0, 2, 2), block(1, 4, 2), block(3, 5, 3)];
+        let problem = Problem::new(&blocks);
+        let order: Vec<usize> = (0..blocks.len()).collect();
+        let once = gaps(&problem, &order, Fit::Lowest, &mut u64::MAX.clone()).map(|p| p.height);
+        let again = reordered(&problem, &order, Fit::Lowest, problem.load, &mut u64::MAX.clone());
+        assert_eq!((once, again.map(|p| p.height), problem.load), (Some(7), Some(5), 5));
     }
 }
