@@ -1,6 +1,7 @@
 //! Static memory allocation: an offset for every block such that blocks alive at the same time do
 //! not overlap and the arena is low. It knows nothing of graphs.
 
+mod gaps;
 mod greedy;
 mod search;
 
