@@ -42,8 +42,8 @@ fn main() {
 
 /// Nodes of the graph for each layer, about.
 const CHAIN_NODES: usize = 24;
-const TRANSFORMER_NODES: usize = 190;
-const WIDE_NODES: usize = 12;
+const TRANSFORMER_NODES: usize = 930;
+const WIDE_NODES: usize = 7;
 
 /// Equal layers in regions of about the root of their number.
 fn chain(layers: usize) -> String {

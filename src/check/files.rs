@@ -258,7 +258,7 @@ impl Evaluator {
             cell.set_data(tensor);
         }
         let known: Vec<Arc<Cell>> =
-            contents.optimizers.iter().flat_map(|o| lock(&o.state_order).clone()).collect();
+            contents.optimizers.iter().flat_map(|o| lock(&o.state_order).to_vec()).collect();
         for (name, tensor) in states {
             match known.iter().find(|c| *c.name() == *name && c.ty == *tensor.ty()) {
                 Some(cell) => cell.set_data(tensor),

@@ -176,7 +176,7 @@ impl Evaluator {
         } else {
             let (value, span) = self.named_value(name)?;
             match &value {
-                Value::Optimizer(optimizer) => lock(&optimizer.state_order).clone(),
+                Value::Optimizer(optimizer) => lock(&optimizer.state_order).to_vec(),
                 Value::Model(_) | Value::Param(_) | Value::List(_) | Value::Tuple(_) => cells_of(&value),
                 other => {
                     let message = format!("`{name}` is {}, which has no parameters", other.kind());

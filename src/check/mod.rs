@@ -204,6 +204,9 @@ struct CallSite {
 /// What receives printed text, a line at a time.
 pub type Output = Box<dyn FnMut(&str) + Send>;
 
+/// So many scopes are remembered before those that are gone are looked for.
+const SCOPES_KEPT: usize = 1024;
+
 pub struct Evaluator {
     pub mode: Mode,
     pub settings: Settings,
@@ -241,6 +244,8 @@ pub struct Evaluator {
     modules: FxHashMap<Name, ModuleState>,
     /// Scopes that functions hold: their cycles are broken at the end.
     scopes: Vec<Weak<Scope>>,
+    /// How many there may be before those that are gone are dropped.
+    scopes_limit: usize,
     steps: Vec<Arc<Step>>,
     /// The dtype of `… in bf16` around a model that is being made.
     param_dtype: Option<DType>,
@@ -296,6 +301,7 @@ impl Evaluator {
             sources,
             diagnostics: Vec::new(),
             scopes: vec![Arc::downgrade(&script)],
+            scopes_limit: SCOPES_KEPT,
             script,
             plans: Vec::new(),
             guard,
@@ -406,8 +412,10 @@ impl Evaluator {
     }
 
     fn remember_scope(&mut self, scope: &Arc<Scope>) {
-        if self.scopes.len() > 1024 {
+        // Only where half of them may be gone, so that each is looked at a few times in all.
+        if self.scopes.len() >= self.scopes_limit {
             self.scopes.retain(|s| s.strong_count() > 0);
+            self.scopes_limit = (2 * self.scopes.len()).max(SCOPES_KEPT);
         }
         self.scopes.push(Arc::downgrade(scope));
     }

@@ -131,11 +131,7 @@ impl Evaluator {
         frame.updates.push(Arc::clone(optimizer));
         let mut result = Ok(());
         for (cell, grad) in pairs {
-            let mut targets = lock(&optimizer.targets);
-            if !targets.iter().any(|c| c.id == cell.id) {
-                targets.push(Arc::clone(&cell));
-            }
-            drop(targets);
+            lock(&optimizer.targets).insert(&cell);
             result = self.update_cell(optimizer, &cell, grad, &t, span);
             if result.is_err() {
                 break;
@@ -241,10 +237,7 @@ impl Evaluator {
         let frame = self.frame(span)?;
         for state in states {
             if frame.has_slot(&state).is_some() {
-                let mut order = lock(&optimizer.state_order);
-                if !order.iter().any(|s| s.id == state.id) {
-                    order.push(state);
-                }
+                lock(&optimizer.state_order).insert(&state);
             }
         }
         Ok(())

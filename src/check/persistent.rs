@@ -99,6 +99,29 @@ impl Cell {
     }
 }
 
+/// Cells in the order in which they came, each once.
+#[derive(Default)]
+pub struct CellSet {
+    ids: FxHashSet<u64>,
+    list: Vec<Arc<Cell>>,
+}
+
+impl CellSet {
+    pub fn insert(&mut self, cell: &Arc<Cell>) {
+        if self.ids.insert(cell.id) {
+            self.list.push(Arc::clone(cell));
+        }
+    }
+}
+
+impl std::ops::Deref for CellSet {
+    type Target = [Arc<Cell>];
+
+    fn deref(&self) -> &[Arc<Cell>] {
+        &self.list
+    }
+}
+
 /// An instance of a model. Two instances never share parameters; calling one twice does.
 pub struct Model {
     pub id: u64,
@@ -214,11 +237,11 @@ pub struct Optimizer {
     /// By (parameter, name of the state).
     pub states: Mutex<FxHashMap<(u64, Name), Arc<Cell>>>,
     /// The states in the order they were made, for saving.
-    pub state_order: Mutex<Vec<Arc<Cell>>>,
+    pub state_order: Mutex<CellSet>,
     /// The parameters of the model that it was made for, with the place where that was said.
     pub made_for: Mutex<Option<MadeFor>>,
     /// The parameters that it updates.
-    pub targets: Mutex<Vec<Arc<Cell>>>,
+    pub targets: Mutex<CellSet>,
     /// How many updates it has made.
     pub count: AtomicU64,
 }

@@ -365,16 +365,38 @@ impl Graph {
             let arg_types: Vec<&Type> = args.iter().map(|&a| self.ty(a)).collect();
             op.infer(self, &arg_types)?
         };
+        for ty in &types {
+            let ty = self.intern_type(ty);
+            self.value_types.push(ty);
+        }
+        self.append(op, args, after)
+    }
+
+    /// Appends a copy of a node of the graph that this one is the [`Graph::skeleton`] of, with
+    /// operands of the same types. The types of its results are taken over, not inferred again.
+    /// `op` is that of the node, or one that makes the same of such operands.
+    pub fn push_copy(
+        &mut self,
+        node: &Node<'_>,
+        op: Op,
+        args: &[ValueId],
+        after: &[NodeId],
+    ) -> Result<NodeId, OpError> {
+        debug_assert!(args.iter().map(|&a| self.ty(a)).eq(node.arg_types()), "operands of other types");
+        let first = node.data.first_result as usize;
+        let types = node.graph.value_types.get(first..first + node.result_count()).unwrap_or_default();
+        self.value_types.extend_from_slice(types);
+        self.append(op, args, after)
+    }
+
+    /// Appends a node whose results are those values that have a type and no node.
+    fn append(&mut self, op: Op, args: &[ValueId], after: &[NodeId]) -> Result<NodeId, OpError> {
         if self.nodes.len() >= u32::MAX as usize - 1 {
             return Err(OpError::new("the graph has more than 2^32 nodes"));
         }
         let id = NodeId(self.nodes.len() as u32);
         let first_result = self.value_nodes.len() as u32;
-        for ty in &types {
-            let ty = self.intern_type(ty);
-            self.value_types.push(ty);
-            self.value_nodes.push(id);
-        }
+        self.value_nodes.resize(self.value_types.len(), id);
         let args_start = self.args.len() as u32;
         self.args.extend_from_slice(args);
         let after_start = self.after.len() as u32;
@@ -384,7 +406,7 @@ impl Graph {
             args: args_start..self.args.len() as u32,
             after: after_start..self.after.len() as u32,
             first_result,
-            results: types.len() as u32,
+            results: self.value_nodes.len() as u32 - first_result,
             at: self.cursor,
         });
         Ok(id)
@@ -449,10 +471,16 @@ impl Graph {
         self.nodes[node.0 as usize].after = start..self.after.len() as u32;
     }
 
-    /// A graph with the same slots, inputs, scalars, regions and origins, and no nodes: what a
+    /// A graph with the same slots, inputs, scalars, types, regions and origins, and no nodes: what a
     /// pass that rebuilds starts from. Values in regions, names, marks and outputs are left out.
     pub fn skeleton(&self) -> Graph {
         Graph {
+            nodes: Vec::with_capacity(self.nodes.len()),
+            args: Vec::with_capacity(self.args.len()),
+            value_types: Vec::with_capacity(self.value_types.len()),
+            value_nodes: Vec::with_capacity(self.value_nodes.len()),
+            types: self.types.clone(),
+            type_ids: self.type_ids.clone(),
             slots: self.slots.clone(),
             inputs: self.inputs.clone(),
             scalars: self.scalars.clone(),

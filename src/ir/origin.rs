@@ -20,15 +20,19 @@ pub struct Origin {
     pub iteration: Option<Arc<str>>,
 }
 
+/// Origins by id. Graphs that were made of one another share them: a pass adds none.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Origins {
+pub struct Origins(Arc<Interned>);
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Interned {
     entries: Vec<Origin>,
     ids: FxHashMap<Origin, OriginId>,
 }
 
 impl Default for Origins {
     fn default() -> Self {
-        let mut origins = Origins { entries: Vec::new(), ids: FxHashMap::default() };
+        let mut origins = Origins(Arc::default());
         origins.intern(Origin { span: Span::default(), parent: None, iteration: None });
         origins
     }
@@ -39,12 +43,13 @@ impl Origins {
     pub const NOWHERE: OriginId = OriginId(NonZeroU32::MIN);
 
     pub fn intern(&mut self, origin: Origin) -> OriginId {
-        if let Some(&id) = self.ids.get(&origin) {
+        if let Some(&id) = self.0.ids.get(&origin) {
             return id;
         }
-        let id = OriginId(NonZeroU32::MIN.saturating_add(self.entries.len() as u32));
-        self.entries.push(origin.clone());
-        self.ids.insert(origin, id);
+        let id = OriginId(NonZeroU32::MIN.saturating_add(self.0.entries.len() as u32));
+        let interned = Arc::make_mut(&mut self.0);
+        interned.entries.push(origin.clone());
+        interned.ids.insert(origin, id);
         id
     }
 
@@ -54,7 +59,7 @@ impl Origins {
             parent: None,
             iteration: None,
         };
-        self.entries.get(id.0.get() as usize - 1).unwrap_or(&NOWHERE)
+        self.0.entries.get(id.0.get() as usize - 1).unwrap_or(&NOWHERE)
     }
 
     /// The origin, the call that led to it, the call that led to that, …

@@ -58,7 +58,9 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
             stamp.role = Role::Backward { of: nodes[of.0 as usize], call };
         }
         pass.prepare_operands(&node, stamp, &mut args)?;
-        let id = pass.push(node.op().clone(), &args, &after, stamp)?;
+        pass.laid.graph.cursor = stamp;
+        let id = pass.laid.graph.push_copy(&node, node.op().clone(), &args, &after)?;
+        pass.put(id)?;
         nodes[node.id.0 as usize] = id;
         let results: Vec<ValueId> = pass.laid.graph.node(id).results().collect();
         for (k, (old_value, result)) in node.results().zip(results).enumerate() {
@@ -161,7 +163,9 @@ impl Pass {
         if let Some(&copy) = self.copies.get(&key) {
             return Ok(copy);
         }
-        let id = self.push(Copy.into(), &[value], &[], stamp)?;
+        self.laid.graph.cursor = stamp;
+        let id = self.laid.graph.push(Copy, &[value])?;
+        self.put(id)?;
         let copy = self.laid.graph.node(id).result(0);
         if let Some(name) = self.laid.graph.names.get(&value).cloned() {
             self.laid.graph.names.insert(copy, name);
@@ -170,11 +174,11 @@ impl Pass {
         Ok(copy)
     }
 
-    fn push(&mut self, op: Op, args: &[ValueId], after: &[NodeId], stamp: Cursor) -> Result<NodeId, OpError> {
-        let graph = &mut self.laid.graph;
-        graph.cursor = stamp;
-        let id = graph.push_after(op, args, after)?;
+    /// Works out where the results of a new node lie.
+    fn put(&mut self, id: NodeId) -> Result<(), OpError> {
+        let graph = &self.laid.graph;
         let node = graph.node(id);
+        let args = node.args();
         let alias = node.op().memory().alias;
         for place in args.iter().filter_map(|a| self.laid.places.get(a.0 as usize)) {
             self.views.read(node.op(), place);
@@ -202,6 +206,6 @@ impl Pass {
             };
             self.laid.places.push(place);
         }
-        Ok(id)
+        Ok(())
     }
 }

@@ -217,7 +217,7 @@ impl<'l> Rebuild<'l> {
         let region = self.region(node.region(), None);
         let op = self.retarget(node.op(), context);
         let role = self.role(node.role(), context);
-        let id = self.push(op, &args, &after, Cursor { region, role, ..node.stamp() })?;
+        let id = self.push_copy(node, op, &args, &after, Cursor { region, role, ..node.stamp() })?;
         self.record(node, id, None);
         Ok(())
     }
@@ -315,7 +315,8 @@ impl<'l> Rebuild<'l> {
             let region = self.region(node.region(), Some(recompute));
             let op = self.retarget(node.op(), Some(recompute));
             let role = self.role(node.role(), Some(recompute));
-            let new = self.push(op, &args, &after, Cursor { region, role, instance, ..node.stamp() })?;
+            let stamp = Cursor { region, role, instance, ..node.stamp() };
+            let new = self.push_copy(&node, op, &args, &after, stamp)?;
             if runs || is_gated {
                 gated.extend(self.new.node(new).results());
             }
@@ -327,6 +328,20 @@ impl<'l> Rebuild<'l> {
     fn push(&mut self, op: Op, args: &[ValueId], after: &[NodeId], stamp: Cursor) -> Result<NodeId, OpError> {
         self.new.cursor = stamp;
         let id = self.new.push_after(op, args, after)?;
+        self.new.extend_regions(id);
+        Ok(id)
+    }
+
+    fn push_copy(
+        &mut self,
+        node: &Node<'_>,
+        op: Op,
+        args: &[ValueId],
+        after: &[NodeId],
+        stamp: Cursor,
+    ) -> Result<NodeId, OpError> {
+        self.new.cursor = stamp;
+        let id = self.new.push_copy(node, op, args, after)?;
         self.new.extend_regions(id);
         Ok(id)
     }

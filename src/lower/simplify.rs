@@ -4,22 +4,63 @@
 //! and its original (their instances differ), nor between forward and backward pass, where it would
 //! keep a value alive to save a cheap op.
 
-use rustc_hash::FxHashMap;
+use std::hash::{Hash, Hasher};
+
+use rustc_hash::{FxHashMap, FxHasher};
 
 use crate::{
-    ir::{Graph, NodeId, Output, Phase, RegionId, Role, ValueId},
-    ops::{Alias, Op, OpError},
+    ir::{Graph, Node, NodeId, Output, RegionId, Role, ValueId},
+    ops::{Alias, OpError},
 };
 
-/// Two nodes with the same key compute the same.
-#[derive(PartialEq, Eq, Hash)]
-struct Key {
-    op: Op,
-    args: Vec<ValueId>,
-    after: Vec<NodeId>,
-    region: Option<RegionId>,
-    instance: u32,
-    phase: Phase,
+/// The nodes of the new graph by what they compute. Their keys stay in the graph.
+struct Known {
+    /// Of each hash, the node that came last.
+    last: FxHashMap<u64, NodeId>,
+    /// Of each node, the one before it with the same hash.
+    previous: Vec<Option<NodeId>>,
+}
+
+impl Known {
+    fn of(graph: &Graph) -> Known {
+        let mut last = FxHashMap::default();
+        last.reserve(graph.len());
+        Known { last, previous: Vec::with_capacity(graph.len()) }
+    }
+
+    fn hash(node: &Node<'_>, args: &[ValueId], after: &[NodeId]) -> u64 {
+        let mut hasher = FxHasher::default();
+        (node.op(), args, after, node.region(), node.instance()).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// A node of `new` that computes the same as `node` of the old graph with these operands.
+    fn find(
+        &self,
+        new: &Graph,
+        hash: u64,
+        node: &Node<'_>,
+        args: &[ValueId],
+        after: &[NodeId],
+    ) -> Option<NodeId> {
+        let first = self.last.get(&hash).copied();
+        let mut same = std::iter::successors(first, |n| self.previous.get(n.0 as usize).copied().flatten());
+        same.find(|&known| {
+            let known = new.node(known);
+            known.op() == node.op()
+                && known.args() == args
+                && known.after() == after
+                && known.region() == node.region()
+                && known.instance() == node.instance()
+                && known.role().phase() == node.role().phase()
+        })
+    }
+
+    fn insert(&mut self, hash: u64, node: NodeId) {
+        let previous = self.last.insert(hash, node);
+        self.previous.resize(node.0 as usize, None);
+        self.previous.push(previous);
+    }
 }
 
 pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
@@ -30,7 +71,9 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
     }
     let mut values: Vec<Option<ValueId>> = vec![None; graph.value_count()];
     let mut nodes: Vec<Option<NodeId>> = vec![None; graph.len()];
-    let mut known: FxHashMap<Key, NodeId> = FxHashMap::default();
+    let mut known = Known::of(graph);
+    let mut after: Vec<NodeId> = Vec::new();
+    let mut args: Vec<ValueId> = Vec::new();
     // Who serves a node that is gone serves the one before it in its region.
     let mut served: Vec<Option<NodeId>> = vec![None; graph.len()];
     let mut last_in: FxHashMap<Option<RegionId>, NodeId> = FxHashMap::default();
@@ -40,10 +83,11 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
             continue;
         }
         // A barrier gives up operands whose result nobody uses, but still waits for them.
-        let is_used =
-            |k: usize| node.op().memory().alias != Alias::Each || live.values[node.result(k).0 as usize];
-        let mut after: Vec<NodeId> = node.after().iter().filter_map(|a| nodes[a.0 as usize]).collect();
-        let mut args = Vec::with_capacity(node.args().len());
+        let memory = node.op().memory();
+        let is_used = |k: usize| memory.alias != Alias::Each || live.values[node.result(k).0 as usize];
+        after.clear();
+        after.extend(node.after().iter().filter_map(|a| nodes[a.0 as usize]));
+        args.clear();
         for (k, arg) in node.args().iter().enumerate() {
             if is_used(k) {
                 args.push(values[arg.0 as usize].ok_or_else(missing)?);
@@ -53,35 +97,31 @@ pub(super) fn simplify(graph: &Graph) -> Result<Graph, OpError> {
         }
         after.sort_unstable();
         after.dedup();
-        let memory = node.op().memory();
         let mergeable = !memory.effect && memory.alias != Alias::Each;
-        let key = mergeable.then(|| Key {
-            op: node.op().clone(),
-            args: args.clone(),
-            after: after.clone(),
-            region: node.region(),
-            instance: node.instance(),
-            phase: node.role().phase(),
-        });
-        let id = match key.as_ref().and_then(|key| known.get(key)) {
-            Some(&same) => same,
+        let hash = mergeable.then(|| Known::hash(&node, &args, &after));
+        let id = match hash.and_then(|hash| known.find(&new, hash, &node, &args, &after)) {
+            Some(same) => same,
             None => {
                 new.cursor = node.stamp();
                 if let Role::Backward { of, call } = node.role() {
                     let of = served[of.0 as usize].unwrap_or(NodeId(new.len() as u32));
                     new.cursor.role = Role::Backward { of, call };
                 }
-                let id = new.push_after(node.op().clone(), &args, &after)?;
+                let id = if args.len() == node.args().len() {
+                    new.push_copy(&node, node.op().clone(), &args, &after)?
+                } else {
+                    new.push_after(node.op().clone(), &args, &after)?
+                };
                 new.extend_regions(id);
+                if let Some(hash) = hash {
+                    known.insert(hash, id);
+                }
                 id
             }
         };
         nodes[node.id.0 as usize] = Some(id);
         served[node.id.0 as usize] = Some(id);
         last_in.insert(node.region(), id);
-        if let Some(key) = key {
-            known.insert(key, id);
-        }
         let mut results = new.node(id).results();
         for (k, old) in node.results().enumerate() {
             if is_used(k) {

@@ -249,10 +249,9 @@ fn reorder(graph: &Graph, key: &[u32]) -> Result<Graph, OpError> {
         if let Role::Backward { of, call } = node.role() {
             new.cursor.role = Role::Backward { of: nodes[of.0 as usize], call };
         }
-        let copy = new.push_after(node.op().clone(), &args, &after)?;
+        let copy = new.push_copy(&node, node.op().clone(), &args, &after)?;
         nodes[id.0 as usize] = copy;
-        let results: Vec<ValueId> = new.node(copy).results().collect();
-        for (old, result) in node.results().zip(results) {
+        for (old, result) in node.results().zip(new.node(copy).results()) {
             values[old.0 as usize] = result;
         }
         for &follower in &followers[id.0 as usize] {

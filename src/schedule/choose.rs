@@ -103,6 +103,7 @@ pub(super) struct Trial {
     pub(super) full: Vec<u32>,
     pub(super) profile: Profile,
     pub(super) shift: u32,
+    is_exact: bool,
 }
 
 impl Trial {
@@ -141,7 +142,7 @@ impl Trial {
         full.extend(next.map(|place| place.1.0));
         let ix = Index::new(&resolved.graph);
         let profile = profile(&ix, &full);
-        Trial { copied, resolved, order, full, profile, shift: ix.shift }
+        Trial { copied, resolved, order, full, profile, shift: ix.shift, is_exact: ix.exact }
     }
 
     /// In bytes: units differ from graph to graph.
@@ -215,6 +216,10 @@ impl Search<'_> {
         let schedule = schedule_as_it_is(&resolved.graph, &options);
         let planned = Choice { copied, resolved, schedule };
         let Some(trial) = trial else { return planned };
+        // No arena is lower than what is alive: then the trial's order needs no offsets to lose.
+        if u128::from(planned.schedule.arena_bytes) <= trial.peak() && trial.is_exact {
+            return planned;
+        }
         let ix = Index::new(&trial.resolved.graph);
         let found = ("search", Bound::default());
         let schedule = schedule_of(&trial.resolved.graph, &ix, trial.full.clone(), found, &options);

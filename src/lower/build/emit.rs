@@ -36,17 +36,19 @@ impl Units<'_> {
         };
         emit.given();
         let mut ids: Vec<Option<OpId>> = vec![None; self.units.len()];
+        let mut kernels = Vec::with_capacity(order.len());
         for &unit in order {
             let kernel = emit.kernel(&self.units[unit as usize])?;
             let after: Vec<OpId> =
                 self.before[unit as usize].iter().filter_map(|&b| ids[b as usize]).collect();
             ids[unit as usize] = Some(emit.op(&kernel, &after));
+            kernels.push(kernel);
         }
         let of_view = emit.views(&ids);
         let graph = std::mem::take(&mut emit.builder).finish();
         let planned = schedule(&graph);
 
-        // The kernels, now that it is known which views are copies.
+        // Views that are copies lie elsewhere: then the kernels are made again.
         let resolved = &planned.resolved;
         let view_of = |id: ViewId| of_view.get(&id).copied();
         for &(id, copy) in &resolved.copies {
@@ -54,6 +56,7 @@ impl Units<'_> {
                 emit.copy(view, copy, &resolved.graph);
             }
         }
+        let mut made = kernels.into_iter().filter(|_| resolved.copies.is_empty());
         let mut kernels = Vec::with_capacity(resolved.sources.len());
         let mut op_nodes = Vec::with_capacity(resolved.sources.len());
         let mut copy_of: FxHashMap<ViewId, BufferId> = resolved.copies.iter().copied().collect();
@@ -61,7 +64,10 @@ impl Units<'_> {
             match *source {
                 Source::Op(op) => {
                     let unit = order.get(op.0 as usize).copied().unwrap_or(0);
-                    kernels.push(emit.kernel(&self.units[unit as usize])?);
+                    kernels.push(match made.next() {
+                        Some(kernel) => kernel,
+                        None => emit.kernel(&self.units[unit as usize])?,
+                    });
                     op_nodes.push(self.rank[unit as usize]);
                 }
                 Source::Copy(id) => {

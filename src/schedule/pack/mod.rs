@@ -1,6 +1,7 @@
 //! Static memory allocation: an offset for every block such that blocks alive at the same time do
 //! not overlap and the arena is low. It knows nothing of graphs.
 
+mod gaps;
 mod greedy;
 mod search;
 
@@ -92,7 +93,13 @@ fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Plac
                 })
                 .collect();
             let section = Problem { blocks: items, times: last - first + 1, load: problem.load };
-            let (found, least) = lower(&section, goal, greedy::portfolio(&section, goal), &mut limits);
+            // Alone, a section may be placed better than among others; all of them are known already.
+            let start = if members.len() == problem.blocks.len() {
+                Placement { offsets: members.iter().map(|&i| best.offsets[i]).collect(), height: best.height }
+            } else {
+                greedy::portfolio(&section, goal)
+            };
+            let (found, least) = lower(&section, goal, start, &mut limits);
             bound = bound.max(least);
             if found.height < section_height {
                 section_height = found.height;
