@@ -717,6 +717,39 @@ fn why_a_line_needs_memory() {
 }
 
 #[test]
+fn steps_that_are_not_planned_are_named() {
+    let folder = Folder::new("plan-open");
+    folder.file("open.tg", "step a(x: f32[N]) { return sum(x) }\nfn f(x) = x\n");
+    let open = folder.tg(&["plan", "open.tg"]);
+    assert_eq!(open.code, Some(0), "{}", open.err);
+    assert!(open.out.starts_with("not planned: `a`\n"), "{}", open.out);
+    folder.file("none.tg", "print(1)\n");
+    assert_eq!(folder.tg(&["plan", "none.tg"]).out, "the program has no steps\n");
+}
+
+/// What is promised for every order is judged by every command.
+#[test]
+fn promises_for_every_order_are_never_skipped() {
+    let folder = Folder::new("every-order");
+    let program = |limit: u64| {
+        format!(
+            "step s(x: f32[64, 64]) {{\n  let a = exp(x)\n  let b = x @ x\n  ensure peak <= {limit} in every schedule\n  return sum(a) + sum(b)\n}}\ns(ones([64, 64]))\n"
+        )
+    };
+    folder.file("a.tg", &program(1 << 30));
+    let planned = folder.tg(&["plan", "a.tg", "--json"]);
+    let value: Value = serde_json::from_str(&planned.out).unwrap();
+    let worst = value["steps"][0]["worst_legal_bytes"].as_u64().unwrap();
+    for (limit, code) in [(worst, Some(0)), (worst - 1, Some(1))] {
+        folder.file("a.tg", &program(limit));
+        for command in [&["check", "a.tg"][..], &["check", "--no-fixes", "a.tg"], &["run", "a.tg"]] {
+            let ran = folder.tg(command);
+            assert_eq!(ran.code, code, "{command:?} {limit}: {}{}", ran.out, ran.err);
+        }
+    }
+}
+
+#[test]
 fn plans_for_other_programs() {
     let folder = Folder::new("plan-others");
     folder.file("train.tg", TRAIN);

@@ -77,6 +77,32 @@ fn fixes_are_written_and_the_peak_is_the_one_that_was_promised() {
     }
 }
 
+/// What stands beside the text stays as it was: who may read the file, and that it is a link.
+#[cfg(unix)]
+#[test]
+fn fixes_keep_permissions_and_links() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("fix-links");
+    let text = example("TG0304");
+    folder.put("real.tg", &text);
+    let real = folder.0.join("real.tg");
+    std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::symlink("real.tg", folder.0.join("link.tg")).unwrap();
+    let fixed = folder.tg(&["fix", "link.tg"]);
+    assert_eq!(fixed.status.code(), Some(0), "{}", err(&fixed));
+    assert!(std::fs::symlink_metadata(folder.0.join("link.tg")).unwrap().is_symlink());
+    assert_ne!(std::fs::read_to_string(&real).unwrap(), text);
+    assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
+    // A file that says so is not written.
+    folder.put("locked.tg", &text);
+    let locked = folder.0.join("locked.tg");
+    std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o444)).unwrap();
+    let refused = folder.tg(&["fix", "locked.tg"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(err(&refused).contains("cannot write `locked.tg`"), "{}", err(&refused));
+    assert_eq!(std::fs::read_to_string(&locked).unwrap(), text);
+}
+
 #[test]
 fn a_dry_run_shows_a_diff_and_writes_nothing() {
     let folder = Folder::new("dry");

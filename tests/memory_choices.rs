@@ -14,7 +14,7 @@ use tg::{
     lower::{PlanOptions, plan},
     ops::Op,
     plan::{CommitReason, Plan, RefusalReason},
-    schedule::OpId,
+    schedule::{OpId, OrderKind},
 };
 
 const KIB: u64 = 1024;
@@ -429,4 +429,32 @@ step f(x: bf16[64, 64]) {
     let plan = planned(text);
     assert_eq!(plan.commits.len(), 0);
     assert_eq!(plan.persistent_bytes, (8 + 16) * KIB);
+}
+
+/// The copies belong to the graph: what is promised for every order holds for those that can be asked
+/// for by name.
+#[test]
+fn other_orders_have_the_same_copies() {
+    let text = "step s(x: f32[64, 64]) {
+  let h = exp(x) @ x
+  let p = h[0..1]
+  let a, b = barrier(p, x)
+  let k = tanh(exp(b) @ b) @ b
+  return sum(a + k)
+}";
+    let plan_in = |order| {
+        let options = CompileOptions { order, ..CompileOptions::default() };
+        let program = Engine::new().compile_with(Source::text("a.tg", text), &options).unwrap();
+        program.plan("s").unwrap().clone()
+    };
+    let best = plan_in(OrderKind::Best);
+    assert_eq!(copies(&best).len(), 1);
+    let worst = best.worst_legal_bytes().unwrap();
+    for order in [OrderKind::Source, OrderKind::List, OrderKind::Lpmf, OrderKind::Dfs, OrderKind::Witness] {
+        let plan = plan_in(order);
+        assert_eq!(copies(&plan), copies(&best), "{order:?}");
+        assert_eq!(plan.worst_legal_bytes(), Some(worst), "{order:?}");
+        assert!(plan.persistent_bytes + plan.schedule.live_peak_bytes <= worst, "{order:?}");
+        assert_eq!(plan.lower_bound_bytes(), best.lower_bound_bytes(), "{order:?}");
+    }
 }

@@ -311,6 +311,7 @@ fn faults_of_a_table_have_a_place() {
         ("", "", "the table is empty"),
         ("\n \n", "", "the table is empty"),
         ("id,lower,upper\n", "1:1", "the header has no column `size`"),
+        ("id,lower,upper,size\n1,0,2,8\n2,0,3,4,99\n", "3:1", "this row has 5 fields, the header names 4"),
         ("id,lower,upper,size,size\n", "1:1", "the header has two columns `size`"),
         ("a,0,2,3\nb,1,x3,4\n", "2:5", "`upper` is `x3`, which is not a whole number"),
         ("a,0,2,3\nb,1,3,-4\n", "2:7", "`size` is negative"),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Evaluator,
+    contract::apart,
     errors::Eval,
     frame::Budget,
     plans::Made,
@@ -106,14 +107,15 @@ impl Evaluator {
         smallest: &Point,
         plan: &Plan,
     ) -> super::Halt {
+        let size = apart(budget.bytes, &[smallest.peak_bytes]);
         let mut diagnostic = Diagnostic::error(
             codes::OVER_BUDGET,
             budget.span,
             format!(
                 "no plan of `{}` found within {}: the smallest peak is {}",
                 step.name(),
-                mebibytes(budget.bytes),
-                mebibytes(smallest.peak_bytes),
+                size(budget.bytes),
+                size(smallest.peak_bytes),
             ),
         );
         let report = report::plan::report(plan, &self.sources);

@@ -132,7 +132,7 @@ fn over_peak(plan: &Plan, ensure: &Ensure) -> Diagnostic {
 
 /// How to write sizes that are compared with a limit: in bytes where one would look like it though it
 /// differs.
-fn apart(limit: u64, others: &[u64]) -> impl Fn(u64) -> String + use<> {
+pub(super) fn apart(limit: u64, others: &[u64]) -> impl Fn(u64) -> String + use<> {
     let text = mebibytes(limit);
     let alike = others.iter().any(|&b| b != limit && mebibytes(b) == text);
     move |bytes| if alike { format!("{bytes} bytes") } else { mebibytes(bytes) }

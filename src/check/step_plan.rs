@@ -43,7 +43,7 @@ impl Evaluator {
                     .map(Made::from)
                     .map_err(|error| self.op_error(step.decl.name.span, error))?,
             };
-            if prove {
+            if prove || compiled.ensures.iter().any(|e| e.every_schedule) {
                 made.plan.bound_every_order();
                 OpError::if_cancelled().map_err(|error| self.op_error(step.decl.name.span, error))?;
             }

@@ -9,7 +9,7 @@ use crate::{
     engine::{Checked, CompileOptions, Engine},
     lower::{self, PlanOptions},
     plan::Plan,
-    report,
+    report::{self, visible},
     schedule::{self, OrderKind},
     source::{FileId, Span},
     syntax::ast::{DimExpr, ExprKind, StmtKind},
@@ -95,7 +95,7 @@ fn plans(args: &args::Plan, order: OrderKind, checked: &Checked) -> Result<Vec<A
 
 /// That a program has no step of this name, and which it has.
 pub fn no_step(wanted: &str, checked: &Checked) -> Diagnostic {
-    let shown = report::visible::line(wanted, 80);
+    let shown = visible::line(wanted, 80);
     let names: Vec<String> = checked.graphs.iter().map(|(name, _)| format!("`{name}`")).collect();
     let diagnostic =
         Diagnostic::error(codes::UNKNOWN_NAME, Span::default(), format!("there is no step `{shown}`"));
@@ -119,9 +119,26 @@ pub(super) fn title(plan: &Plan, plans: &[Arc<Plan>], checked: &Checked) -> Stri
     format!("{} ({})", plan.name, dims.join(", "))
 }
 
+/// Why there is nothing to show of a sound program.
+fn not_planned(checked: &Checked) -> String {
+    let steps = checked.ast.stmts.iter().filter_map(|stmt| match &stmt.kind {
+        StmtKind::Step(decl) => Some(format!("`{}`", visible::line(&decl.name.name, 40))),
+        _ => None,
+    });
+    let steps: Vec<String> = steps.collect();
+    if steps.is_empty() {
+        return "the program has no steps\n".to_owned();
+    }
+    format!(
+        "not planned: {}\n  a size is left open, and the script calls it with none that is known before the run;\n  \
+         give the size a value, as in `x: f32[B = 64, 784]`\n",
+        steps.join(", ")
+    )
+}
+
 fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
     if plans.is_empty() && checked.is_sound() {
-        return "the program has no steps\n".to_owned();
+        return not_planned(checked);
     }
     let all: Vec<String> = plans
         .iter()

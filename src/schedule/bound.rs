@@ -162,7 +162,25 @@ pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &m
             best = Proof { units: cut.units, op: Some(op), done: cut.smallest, branched: false };
         }
     }
+    certify(&mut best, order, profile, &mut cutter, work);
     best
+}
+
+/// What an op needs by itself says nothing of which ops are done before it. Where the order at hand
+/// has no more alive then, those done in it are an example; otherwise a cut is, and may prove more.
+fn certify(proof: &mut Proof, order: &[u32], profile: &Profile, cutter: &mut Cutter<'_>, work: &mut u64) {
+    let Some(op) = proof.op.filter(|_| proof.done.is_empty() && !proof.branched) else { return };
+    let Some(at) = order.iter().position(|&o| o == op) else { return };
+    if profile.live[at] <= proof.units {
+        proof.done = order[..at].to_vec();
+        return;
+    }
+    if *work > 0 {
+        let cut = cutter.solve(op, profile.live[at], profile.peak, work);
+        if cut.units >= proof.units {
+            (proof.units, proof.done) = (cut.units, cut.smallest);
+        }
+    }
 }
 
 /// The footprints in wide arithmetic, for sizes whose sums do not fit the units.

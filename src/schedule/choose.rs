@@ -44,9 +44,15 @@ pub struct Planned {
     pub arena_bytes_without_copies: Option<u64>,
 }
 
-/// Plans a graph and decides which of its views are copied. Orders other than the best are planned
-/// with views as views.
+/// Plans a graph and decides which of its views are copied. That is decided for the best order: the
+/// others are orders of the same graph, with the same copies.
 pub fn schedule_with_copies(graph: &ScheduleGraph, options: &Options) -> Planned {
+    if options.order != OrderKind::Best && !graph.viewed().is_empty() {
+        let best = schedule_with_copies(graph, &Options { order: OrderKind::Best, ..*options });
+        let Schedule { bound, lower_bound_bytes, .. } = best.schedule;
+        let schedule = super::schedule(&best.resolved.graph, options);
+        return Planned { schedule: Schedule { bound, lower_bound_bytes, ..schedule }, ..best };
+    }
     let schedule = super::schedule(graph, options);
     let views = resolve(graph, |_| false);
     let mut bound = schedule.bound.clone();

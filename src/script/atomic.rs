@@ -17,6 +17,13 @@ pub fn write_atomically(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
     let failed = |error: io::Error| Error::io(path, "write", &error);
+    // A link stays a link: what it leads to is replaced.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let path = target.as_path();
+    let permissions = fs::metadata(path).ok().map(|found| found.permissions());
+    if permissions.as_ref().is_some_and(fs::Permissions::readonly) {
+        return Err(failed(io::ErrorKind::PermissionDenied.into()));
+    }
     if path.is_dir() {
         return Err(Error::io(path, "write", &io::ErrorKind::IsADirectory.into()));
     }
@@ -27,7 +34,9 @@ pub fn write_atomically(
         return Err(Error::new(message).help("create the folder, or name another"));
     }
     let (temporary, file) = create_beside(path).map_err(failed)?;
-    let result = fill(file, write).and_then(|()| fs::rename(&temporary, path));
+    let result = fill(file, write)
+        .and_then(|()| permissions.map_or(Ok(()), |as_before| fs::set_permissions(&temporary, as_before)))
+        .and_then(|()| fs::rename(&temporary, path));
     if let Err(error) = result {
         // The first error is the one to report.
         let _ = fs::remove_file(&temporary);

@@ -277,3 +277,33 @@ print(\"{{net.w.dtype}} {{float(f32(net.w)[0]):.2f}}\")"
     assert_eq!(run(&program("optim.sgd(net, lr: 0.001, master: f32)")), "bf16 0.50");
     assert_eq!(run(&program("optim.sgd(net, lr: 0.001, momentum: 0.5, master: f32)")), "bf16 0.00");
 }
+
+/// The barrier of `bind: output` waits for new values of states, not for their commits: those follow
+/// the recompute, which reads the old values.
+#[test]
+fn state_in_regions_of_micro_batches_works_in_every_binding() {
+    let program = |options: &str| {
+        format!(
+            "use nn
+use optim
+model Net() {{
+  let n = nn.BatchNorm2d(8)
+  fn forward(x) = checkpoint{options} < n(reshape(x, [-1, 8, 1, 1])) >
+}}
+let net = Net()
+step train(x: f32[4, 8]) {{
+  let g = 0.0
+  for mx in microbatches(x, 2) {{
+    g += grad(mean(net(mx) ** 2), net)
+  }}
+  update net with optim.sgd(lr: 0.01), g / 2
+  return net.n.w, net.n.running_mean, net.n.running_var
+}}
+for i in 0..3 {{ print(train(reshape(arange(32), [4, 8]) * 0.37 + i)) }}"
+        )
+    };
+    let expected = run(&program(""));
+    for bind in ["all", "grad", "output", "none"] {
+        assert_eq!(run(&program(&format!("(bind: {bind})"))), expected, "{bind}");
+    }
+}

@@ -178,6 +178,13 @@ fn parse(text: &Arc<str>, file: FileId) -> Result<Table, Vec<Diagnostic>> {
             continue;
         }
         ids.insert(&text[row.id], rows.len());
+        // A column would be read as another one.
+        let count = fields(&text[line.clone()]).count();
+        if header.is_some() && count > names.len() {
+            let message = format!("this row has {count} fields, the header names {}", names.len());
+            faults.push(fault(line, message));
+            continue;
+        }
         rows.push(line);
         blocks.push(row.block);
     }

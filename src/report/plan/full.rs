@@ -110,6 +110,7 @@ fn schedule(step: &mut Map<String, Value>, plan: &Plan) {
             "op": bound.op.map(|op| op.0),
             "before": order(&bound.before),
             "branched": bound.branched,
+            "relaxed": !plan.views.is_empty(),
         }),
     );
 }
