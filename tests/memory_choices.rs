@@ -247,18 +247,6 @@ fn copies_are_made_on_their_side_of_a_barrier() {
 }
 
 #[test]
-fn orders_that_are_asked_for_keep_views() {
-    let checked = Engine::new().check(Source::text("test.tg", large("h[0] * t")), &CompileOptions::default());
-    for order in [tg::schedule::OrderKind::Source, tg::schedule::OrderKind::Dfs] {
-        let mut options = PlanOptions::default();
-        options.schedule.order = order;
-        let plan = plan(&checked.graphs[0].1, "f", &options).expect("it can be planned");
-        assert!(copies(&plan).is_empty());
-        assert!(plan.schedule.lower_bound_bytes < plan.schedule.live_peak_bytes - 250 * KIB);
-    }
-}
-
-#[test]
 fn a_result_that_overwrites_nothing_has_a_reason() {
     let text = "
 model M() {

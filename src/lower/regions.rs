@@ -246,16 +246,7 @@ impl<'l> Rebuild<'l> {
             args.extend(saved.iter().map(|&s| self.value(s)));
             let mut after: Vec<NodeId> = node.after().iter().map(|&a| self.node(a)).collect();
             if region.bind == Bind::Output {
-                // A commit follows every reader of the old value, the recompute included: it is the new
-                // value that is waited for.
-                let maker = |output: ValueId| {
-                    let (node, _) = self.level.graph.producer(output);
-                    match (node.op(), node.args()) {
-                        (Op::Write(_), &[value]) => self.level.graph.producer(value).0.id,
-                        _ => node.id,
-                    }
-                };
-                after.extend(region.outputs.iter().map(|&o| self.node(maker(o))));
+                after.extend(region.outputs.iter().map(|&o| self.node(self.level.graph.producer(o).0.id)));
             }
             let barrier_op = Barrier { kind: BarrierKind::Recompute };
             let id = self.push(barrier_op.into(), &args, &after, stamp)?;

@@ -169,7 +169,10 @@ impl Search<'_> {
             return 0;
         }
         let Some(merged) = parts::merge(self.ix, &self.found[0].order, bound::PARTS_WORK) else { return 0 };
-        self.add("merge", merged.order);
+        // As a start for the search, an order that is no better is worth less than another heuristic's.
+        if profile(self.ix, &merged.order).peak < self.found[0].peak {
+            self.add("merge", merged.order);
+        }
         merged.units
     }
 
