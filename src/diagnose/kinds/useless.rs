@@ -121,7 +121,7 @@ fn releases(facts: &Facts<'_>) -> Vec<Finding> {
             names.join(", ")
         );
         let diagnostic = Diagnostic::new(Severity::Note, codes::USELESS_RELEASE, span, message)
-            .label("true, but the plan frees it as early anyway")
+            .label("true, but no figure is lower for it")
             .note("it may stay: as a remark, it is checked whenever the program is compiled");
         let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];
         all.push(
