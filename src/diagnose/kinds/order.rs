@@ -50,17 +50,17 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing makes the recompute of this region wait for the gradient: an order that runs it right after the forward pass is legal, and keeps all of it",
-                "not the gradient",
+                "leaves the gradient out",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing holds the recompute of this region back: it merges with the forward pass, and everything is kept as if there were no region",
-                "nothing",
+                "leaves everything out",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
                 "the weight gradients of this region may wait to the end of the step: an order is legal that keeps all they need until then",
-                "not weight gradients",
+                "leaves weight gradients free",
             ),
             _ => continue,
         };
