@@ -412,8 +412,7 @@ fn a43_bytes_per_parameter_add_up() {
 fn a53_a_mean_of_frozen_parameters_is_another_copy_of_them() {
     let checked = check("a53_ema");
     let d = find(&checked, "TG0340");
-    let note =
-        "alive at the peak: `net.table_mean` (f32[1024, 256], 1.0 MiB), made on line 18, there before and after the step";
+    let note = "alive at the peak: `net.table_mean` (f32[1024, 256], 1.0 MiB), made on line 18, there before and after the step";
     assert!(d.notes.iter().any(|n| n == note), "{:?}", d.notes);
     // Without the mean of what is frozen: its MiB, and nothing else.
     let changed: String =
