@@ -80,7 +80,7 @@ codes! {
     UNTIED_RECOMPUTE = "TG0310", "a recompute that is not tied to the gradient";
     DEFERRED_GRADIENTS = "TG0311", "weight gradients that may be deferred";
     BARRIER_WITHOUT_GRADIENT = "TG0312", "a barrier that leaves out the incoming gradient";
-    COPIED_UPDATE = "TG0313", "state that cannot be updated in place";
+    COPIED_UPDATE = "TG0313", "state or a value that cannot be made in place";
 
     // Memory: what buys nothing.
     USELESS_REGION = "TG0314", "a region that frees nothing";
@@ -91,6 +91,7 @@ codes! {
     KEPT_BY_SCRIPT = "TG0319", "a list of the script that keeps a tensor of every pass";
     STATE_IN_REGION = "TG0320", "state that is written inside a region";
     BARRIER_RAISES_PEAK = "TG0321", "a barrier that raises the peak";
+    WHOLE_SCORES = "TG0322", "the scores of a loss, alive for all rows at once";
 
     // Memory: flat groups, ranks and collectives.
     PADDING = "TG0330", "a flat group that is mostly padding";

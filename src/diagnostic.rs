@@ -57,6 +57,11 @@ impl Savings {
         self.peak_before.saturating_sub(self.peak_after)
     }
 
+    /// Whether the worst legal order gets worse.
+    pub fn raises_worst(&self) -> bool {
+        self.worst_after > self.worst_before
+    }
+
     /// How much more work the step is, in per cent of what it was.
     pub fn more_work(&self) -> f64 {
         (self.work_after as f64 - self.work_before as f64) / (self.work_before as f64).max(1.0) * 100.0

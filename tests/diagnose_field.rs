@@ -1,6 +1,10 @@
 //! What goes wrong in the field, as programs in `tests/field/`: public reports by people who train
 //! networks, each with the buffer, its keeper and the saving that `tg` must name, or with the
 //! silence that is right. Names are those of the list of reports that the programs come from.
+//!
+//! Not here, since one device cannot show them: a collective in a region (A6), weights of a sharded
+//! group in a region (the rest of A10), offloading (A27), and everything about ranks and flat groups
+//! from A28 to A38.
 
 use std::{fs, path::Path};
 
@@ -199,6 +203,65 @@ fn a9_masks_of_all_layers_are_named_and_drawn_again() {
 }
 
 #[test]
+fn a8_masks_are_the_same_however_much_is_computed_again() {
+    // Every draw of the step names a key: computing it again may repeat one, never make a new one.
+    let keys = |plan: &tg::plan::Plan| {
+        let draws = plan.graph.nodes().filter(|n| n.op().name() == "random");
+        draws.map(|n| format!("{:?}", n.op())).collect::<std::collections::BTreeSet<_>>()
+    };
+    let plain = check_set("a08_budget", &[("BUDGET", "67108864")]);
+    let expected = keys(&plain.plans[0]);
+    assert_eq!(expected.len(), 4, "{expected:?}");
+    let mut again = 0;
+    for budget in ["25165824", "20971520", "16777216"] {
+        let checked = check_set("a08_budget", &[("BUDGET", budget)]);
+        let plan = &checked.plans[0];
+        assert_eq!(keys(plan), expected, "{budget}");
+        again += plan.graph.nodes().filter(|n| n.op().name() == "random").count() - expected.len();
+    }
+    assert!(again > 0, "no budget was low enough to draw masks again");
+}
+
+#[test]
+fn a10_a_cache_in_a_region_is_appended_to_once() {
+    let checked = check("a10_cache");
+    let d = find(&checked, "TG0320");
+    assert!(at(&checked, d.primary.span).starts_with("cache := "), "{}", at(&checked, d.primary.span));
+    assert!(places(&checked, d).iter().any(|p| p == "checkpoint < net(x) >"), "{:?}", places(&checked, d));
+    // Two parameters and the cache, each written once; its shape is the same in both passes.
+    let writes = checked.plans[0].graph.nodes().filter(|n| n.op().name() == "write").count();
+    assert_eq!(writes, 3);
+}
+
+#[test]
+fn a16_regions_of_two_convolutions_lower_the_peak() {
+    let with = |region: &str| {
+        let changed = text("a13_merged").replace("checkpoint(bind: none) < b(x) >", region);
+        let checked = Engine::new().check(Source::text("a16.tg", changed), &CompileOptions::default());
+        assert!(checked.is_sound(), "{:?}", checked.diagnostics);
+        checked
+    };
+    let (plain, regions) = (with("b(x)"), with("checkpoint < b(x) >"));
+    let kept = |c: &Checked| {
+        let buffers = c.plans[0].buffers.iter().filter(|b| b.kind == BufferKind::Activations);
+        buffers.map(|b| b.dense_bytes).sum::<u64>()
+    };
+    // f32[8, 64, 14, 14] is kept twice for each of 16 blocks, and once with regions.
+    let one = 8 * 64 * 14 * 14 * 4;
+    assert!(kept(&plain) >= 31 * one && kept(&regions) <= 18 * one, "{} {}", kept(&plain), kept(&regions));
+    assert!(peak(&plain) - peak(&regions) >= 12 * one, "{} {}", peak(&plain), peak(&regions));
+}
+
+#[test]
+fn a25_a_length_that_segments_divide_is_no_worse_than_one_more() {
+    let peak_of = |n: &str| peak(&check_set("a25_segments", &[("N", n)]));
+    let (sixteen, seventeen) = (peak_of("16"), peak_of("17"));
+    assert!(sixteen <= seventeen, "{sixteen} {seventeen}");
+    // Four inputs of segments and what one segment makes, not the sixteen values of a plain loop.
+    assert!(sixteen < 16 * MIB, "{sixteen}");
+}
+
+#[test]
 fn a11_adapters_in_regions_train() {
     let checked = check("a11_adapters");
     assert!(!codes(&checked).contains(&"TG0341"), "{:?}", checked.diagnostics);
@@ -319,6 +382,46 @@ fn a40_a_value_that_is_returned_to_be_looked_at() {
 }
 
 #[test]
+fn a41_values_kept_by_the_gradient_of_a_gradient() {
+    let checked = check("a41_second_order");
+    let d = find(&checked, "TG0340");
+    // The forward value is kept for the gradient of the line that makes it, to the second pass.
+    let kept = d.notes.iter().filter(|n| n.starts_with("alive at the peak: ")).collect::<Vec<_>>();
+    assert!(kept.iter().any(|n| n.contains("f32[1024, 256], 1.0 MiB")), "{kept:?}");
+    assert!(kept.iter().any(|n| n.contains("kept for the gradient of line 5")), "{kept:?}");
+}
+
+#[test]
+fn a43_bytes_per_parameter_add_up() {
+    let checked = quiet("a43_mixed");
+    let plan = &checked.plans[0];
+    let parameters = 2 * 512 * 512;
+    let of = |kind| {
+        let slots =
+            plan.buffers.iter().filter(|b| b.kind == kind && matches!(b.home, tg::plan::Home::Slot(_)));
+        slots.map(|b| b.dense_bytes).sum::<u64>()
+    };
+    // Two bytes for a weight; four each for the master copy and both moments.
+    assert_eq!(of(BufferKind::Params), 2 * parameters);
+    assert_eq!(of(BufferKind::State), 12 * parameters);
+    assert_eq!(plan.persistent_bytes, 14 * parameters);
+    assert_eq!(peak(&checked), plan.persistent_bytes + plan.schedule.arena_bytes);
+}
+
+#[test]
+fn a53_a_mean_of_frozen_parameters_is_another_copy_of_them() {
+    let checked = check("a53_ema");
+    let d = find(&checked, "TG0340");
+    let note = "alive at the peak: `net.table_mean` (f32[1024, 256], 1.0 MiB), made on line 18, there before and after the step";
+    assert!(d.notes.iter().any(|n| n == note), "{:?}", d.notes);
+    // Without the mean of what is frozen: its MiB, and nothing else.
+    let changed: String =
+        text("a53_ema").lines().filter(|l| !l.contains("table_mean")).map(|l| l.to_owned() + "\n").collect();
+    let after = Engine::new().check(Source::text("a53.tg", changed), &CompileOptions::default());
+    assert!(peak(&checked) - peak(&after) >= MIB, "{} {}", peak(&checked), peak(&after));
+}
+
+#[test]
 fn a44_casts_of_weights_that_are_kept() {
     let checked = check("a44_casts");
     let d = find(&checked, "TG0307");
@@ -329,14 +432,23 @@ fn a44_casts_of_weights_that_are_kept() {
 
 #[test]
 fn a48_scores_in_f32() {
-    // The contract says what is alive, in which dtype, and why; nothing is promised that does not help.
+    // The contract says what is alive, in which dtype, and why, and that the loss can be summed in parts.
     let checked = check("a48_logits");
     let d = find(&checked, "TG0340");
     let cast = "alive at the peak: `f32(scores)` (f32[512, 4096], 8.0 MiB), made on line 13, kept for the gradient of line 13";
     assert!(d.notes.iter().any(|n| n == cast), "{:?}", d.notes);
     let scores = "alive at the peak: `scores` (bf16[512, 4096], 4.0 MiB), made on line 12, needed on line 13";
     assert!(d.notes.iter().any(|n| n == scores), "{:?}", d.notes);
-    assert!(d.fixes.is_empty());
+    // The best first; none is made by `tg fix`, since the sum is rounded in another order.
+    let after: Vec<u64> = d.fixes.iter().filter_map(|f| f.savings).map(|s| s.peak_after).collect();
+    assert!(after.len() == 2 && after[0] <= after[1], "{after:?}");
+    assert!(d.fixes.iter().all(|f| !f.keeps_results));
+    let s = savings(find(&checked, "TG0322"));
+    assert!(s.peak_after * 2 < s.peak_before, "{s:?}");
+    let fixed = fixed("a48_logits", &[], d);
+    assert!(peak(&fixed) <= 8 * MIB);
+    let left = diagnose::apply(&text("a48_logits"), &d.fixes[0].edits).unwrap();
+    assert!(left.contains("for part in 0..8 {") && !left.contains("let scores"), "{left}");
 }
 
 #[test]

@@ -186,3 +186,37 @@ fn library_frames_are_shown_when_asked_for() {
     let with = out(&folder.tg(&["check", "--library-frames", "a.tg"]));
     assert!(with.contains("std/nn.tg") && with.contains("by way of this line of the library"), "{with}");
 }
+
+#[test]
+fn each_fix_says_what_both_figures_do() {
+    let folder = Folder::new("figures");
+    folder.put("a.tg", &example("TG0303"));
+    let fixed = err(&folder.tg(&["fix", "a.tg"]));
+    let line = fixed.lines().nth(1).unwrap();
+    assert!(line.starts_with("  the peak falls from ") && line.contains("in the worst legal one"), "{fixed}");
+}
+
+#[test]
+fn next_to_nothing_is_not_bought_with_a_worse_worst_order() {
+    let folder = Folder::new("traded");
+    // Taking the regions away saves 256 bytes, and lets the worst legal order rise by a MiB.
+    folder.put("a.tg", &example("TG0314"));
+    let check = out(&folder.tg(&["check", "a.tg"]));
+    let words: Vec<&str> = check.split_whitespace().filter(|w| !["│", "|"].contains(w)).collect();
+    assert!(words.join(" ").contains("in the planned order, but rises from"), "{check}");
+    let fixed = folder.tg(&["fix", "a.tg"]);
+    assert_eq!(out(&fixed), "nothing to fix: a.tg\n");
+    assert_eq!(folder.text("a.tg"), example("TG0314"));
+}
+
+#[test]
+fn a_promise_for_every_order_is_never_broken_by_a_fix() {
+    let folder = Folder::new("promise");
+    // The region keeps the worst legal order at 3.5 MiB; without it, 4.5 MiB are legal.
+    let text =
+        example("TG0314").replace("  return loss", "  ensure peak <= 4 MiB in every schedule\n  return loss");
+    folder.put("a.tg", &text);
+    let check = folder.tg(&["check", "--all", "a.tg"]);
+    assert_eq!(check.status.code(), Some(0), "{}", out(&check));
+    assert!(!out(&check).contains("take the region away"), "{}", out(&check));
+}

@@ -20,6 +20,7 @@ mod files;
 mod frame;
 mod function;
 mod gradient;
+mod held;
 mod host;
 mod host_call;
 mod index;

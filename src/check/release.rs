@@ -6,6 +6,7 @@ use super::{
     Evaluator,
     errors::Eval,
     frame::Frame,
+    held,
     value::{Cx, Value},
 };
 use crate::{
@@ -79,11 +80,15 @@ impl Evaluator {
         releases.buffers.follow(graph);
         let base = releases.buffers.base(value);
         let found = releases.by_base.get(&base).and_then(|&k| releases.list.get(k));
-        let Some((name, released)) = found.map(|r| (Name::clone(&r.name), r.span)) else { return Ok(()) };
+        let found =
+            found.map(|r| (Name::clone(&r.name), r.span, r.value, held::made(graph, &self.sources, r.value)));
+        let Some((name, released, freed, made)) = found else { return Ok(()) };
+        let label = if value == freed { "used here" } else { "used here, by way of a view of it" };
         Err(self.report(
             Diagnostic::error(codes::RELEASED, span, format!("`{name}` is used after its release"))
-                .label("used here")
+                .label(label)
                 .secondary(released, "released here")
+                .note(format!("`{name}` {made}, must be free from its `release` on, in every order"))
                 .help("move the release behind the last use, or keep a `copy`"),
         ))
     }
@@ -103,38 +108,38 @@ impl Evaluator {
         }
         let mut buffers = Buffers::default();
         buffers.follow(&frame.graph);
-        let mut returned = FxHashMap::default();
-        for output in &frame.graph.outputs {
-            returned.entry(buffers.base(output.value)).or_insert(output);
-        }
         for release in &frame.releases.list {
-            let (_, late) = buffers.users(release);
-            let late = late.first().map(|&id| frame.graph.node(id));
+            let users = buffers.users(release);
+            let held = held::Released { value: release.value, base: release.base, users };
+            let holders = held.holders(&frame.graph, &self.sources, |v| buffers.base(v));
+            let Some(first) = holders.first() else { continue };
+            let name = &release.name;
             let mut diagnostic = Diagnostic::error(
                 codes::RELEASED,
                 release.span,
-                format!("`{}` is still held after its release", release.name),
+                format!("`{name}` is still held after its release"),
             )
-            .label("released here");
-            if let Some(node) = late {
-                let place = frame.graph.origins.get(node.origin()).span;
-                let text = match node.role() {
-                    crate::ir::Role::Backward { .. } => "kept for the backward pass of this",
-                    _ => "needed here",
-                };
-                diagnostic = diagnostic.secondary(place, text).help(
-                    "compute it again in the backward pass with `checkpoint < … >`, or release it later",
-                );
-            } else if let Some(output) = returned.get(&release.base) {
-                let place = frame.graph.origins.get(output.origin).span;
-                diagnostic = diagnostic.secondary(place, "returned here").help("return a `copy`");
-            } else {
-                continue;
+            .label("released here")
+            .help(first.help());
+            let made = held::made(&frame.graph, &self.sources, release.value);
+            for holder in holders.iter().take(HOLDERS) {
+                if let Some(place) = holder.place {
+                    diagnostic = diagnostic.secondary(place, holder.label(&frame.graph));
+                }
+                let why = holder.sentence(&frame.graph, &self.sources);
+                diagnostic = diagnostic.note(format!("`{name}` {made}, {why}"));
+            }
+            if let Some(more) = holders.len().checked_sub(HOLDERS).filter(|more| *more > 0) {
+                let s = if more == 1 { "" } else { "s" };
+                diagnostic = diagnostic.note(format!("{more} more place{s} hold it"));
             }
             self.report(diagnostic);
         }
     }
 }
+
+/// Places that are shown of those that hold a released value.
+const HOLDERS: usize = 3;
 
 /// A released value.
 struct Release {

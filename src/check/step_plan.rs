@@ -31,6 +31,7 @@ impl Evaluator {
             return Ok(plan);
         }
         let prove = self.settings.planning == Planning::Proved;
+        let of_every_order = prove || compiled.ensures.iter().any(|e| e.every_schedule);
         let order = self.settings.order;
         let options =
             lower::PlanOptions { schedule: schedule::Options { prove, order, ..Default::default() } };
@@ -43,7 +44,7 @@ impl Evaluator {
                     .map(Made::from)
                     .map_err(|error| self.op_error(step.decl.name.span, error))?,
             };
-            if prove || compiled.ensures.iter().any(|e| e.every_schedule) {
+            if of_every_order {
                 made.plan.bound_every_order();
                 OpError::if_cancelled().map_err(|error| self.op_error(step.decl.name.span, error))?;
             }

@@ -37,6 +37,42 @@ pub enum Keeper {
     Nothing,
 }
 
+impl Keeper {
+    /// Why something is kept, as the text of a label at the place that keeps it. `updated` is the
+    /// parameter whose update does.
+    pub fn label(self, updated: &str) -> String {
+        match self {
+            Keeper::Output(_) => "returned: alive to the end of the step".to_owned(),
+            Keeper::State => "it outlives the step".to_owned(),
+            Keeper::Gradient => "kept for its gradient".to_owned(),
+            Keeper::Recompute => "computed again from it".to_owned(),
+            Keeper::Update(_) => format!("kept for the update of `{updated}`"),
+            Keeper::Debug => "kept for this `debug`".to_owned(),
+            Keeper::Forward => "needed here".to_owned(),
+            Keeper::Nothing => "nothing uses it".to_owned(),
+        }
+    }
+
+    /// The same for a sentence, with the line of the place.
+    pub fn reason(self, line: Option<usize>, updated: &str) -> String {
+        let of = line.map(|l| format!(" of line {l}")).unwrap_or_default();
+        let at = line.map(|l| format!(" on line {l}")).unwrap_or_default();
+        match self {
+            Keeper::Output(_) => format!("kept to the end of the step: returned{at}"),
+            Keeper::State => "there before and after the step".to_owned(),
+            Keeper::Gradient => format!("kept for the gradient{of}"),
+            Keeper::Recompute => match line {
+                Some(l) => format!("kept to compute line {l} again in the backward pass"),
+                None => "kept to compute it again in the backward pass".to_owned(),
+            },
+            Keeper::Update(_) => format!("kept for the update of `{updated}`"),
+            Keeper::Debug => format!("kept for the `debug`{at}"),
+            Keeper::Forward => format!("needed{at}"),
+            Keeper::Nothing => "used by nothing".to_owned(),
+        }
+    }
+}
+
 /// A buffer with its history.
 #[derive(Debug, Clone)]
 pub struct Blame {
@@ -172,15 +208,14 @@ pub fn size(facts: &Facts<'_>, buffer: BufferId) -> String {
 impl Blame {
     /// Why it is kept, as the text of a label at [`Blame::kept`].
     pub fn why(&self, facts: &Facts<'_>) -> String {
+        self.keeper.label(&self.updated(facts))
+    }
+
+    /// The parameter whose update keeps it.
+    fn updated(&self, facts: &Facts<'_>) -> String {
         match self.keeper {
-            Keeper::Output(_) => "returned here: alive to the end of the step".to_owned(),
-            Keeper::State => "it outlives the step".to_owned(),
-            Keeper::Gradient => "kept for the gradient of this".to_owned(),
-            Keeper::Recompute => "kept to compute this again in the backward pass".to_owned(),
-            Keeper::Update(slot) => format!("kept for the update of `{}`", facts.slot_name(slot)),
-            Keeper::Debug => "kept for this `debug`".to_owned(),
-            Keeper::Forward => "needed here".to_owned(),
-            Keeper::Nothing => "nothing uses it".to_owned(),
+            Keeper::Update(slot) => facts.slot_name(slot),
+            _ => String::new(),
         }
     }
 
@@ -198,18 +233,7 @@ impl Blame {
         if let Some(line) = line(self.born) {
             let _ = write!(text, ", made on line {line}");
         }
-        let kept = line(self.kept).map(|l| format!(" of line {l}")).unwrap_or_default();
-        let at = line(self.kept).map(|l| format!(" on line {l}")).unwrap_or_default();
-        let why = match self.keeper {
-            Keeper::Output(_) => format!("kept to the end of the step: returned{at}"),
-            Keeper::State => "there before and after the step".to_owned(),
-            Keeper::Gradient => format!("kept for the gradient{kept}"),
-            Keeper::Recompute => format!("kept to compute it again in the backward pass{kept}"),
-            Keeper::Update(slot) => format!("kept for the update of `{}`", facts.slot_name(slot)),
-            Keeper::Debug => format!("kept for the `debug`{at}"),
-            Keeper::Forward => format!("needed{at}"),
-            Keeper::Nothing => "used by nothing".to_owned(),
-        };
+        let why = self.keeper.reason(line(self.kept), &self.updated(facts));
         let _ = write!(text, ", {why}");
         text
     }

@@ -52,16 +52,16 @@ fn place_of(facts: &Facts<'_>) -> Option<Span> {
     Some(tree.ast.stmt(stmt).span)
 }
 
-/// Regions in loops of the model, best first.
+/// Regions in loops of the model, and losses worked out in parts, best first.
 fn fixes(facts: &Facts<'_>, step: usize, trials: &mut Trials<'_>) -> Vec<Fix> {
     let mut found: Vec<(Fix, Savings)> = Vec::new();
-    for candidate in recompute::of_loops(facts.tree) {
+    for candidate in recompute::of_loops(facts.tree).into_iter().chain(kinds::in_parts(facts)) {
         let Some(outcome) = trials.run(&candidate.edits, step) else { continue };
         let Some(savings) = trials.savings(&outcome, step) else { continue };
         if savings.peak_after < savings.peak_before {
             found.push((fix(&candidate, savings), savings));
         }
     }
-    found.sort_by_key(|(_, s)| s.peak_after);
+    found.sort_by_key(|(f, s)| (!f.keeps_results, s.peak_after));
     found.into_iter().take(2).map(|(f, _)| f).collect()
 }

@@ -18,6 +18,7 @@ mod trial;
 
 use std::sync::Arc;
 
+pub(crate) use blame::Keeper;
 pub use tree::apply;
 
 use crate::{
@@ -158,7 +159,7 @@ fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diag
             }
             if savings.worst_after > savings.worst_before {
                 diagnostic.notes.push(
-                    "it does keep the worst legal order lower: a region orders the backward pass".into(),
+                    "only orders that are not planned gain by it: a region orders the backward pass".into(),
                 );
             }
             let mut fixes = helpful(trials, step, others, NOTABLE, false);
@@ -193,8 +194,8 @@ fn with_fixes(
 }
 
 /// The best of the candidates that lower the peak (or the worst legal order) by a share of it: of
-/// those that keep the results, and of those that do not. Cheap ones come before those that save
-/// more for much more work.
+/// those that keep the results, and of those that do not. Those that raise the worst legal order come
+/// last, and cheap ones before those that save more for much more work.
 fn helpful(
     trials: &mut Trials<'_>,
     step: usize,
@@ -221,7 +222,9 @@ fn helpful(
             found.push((fix(candidate, savings), savings));
         }
     }
-    found.sort_by_key(|(f, s)| (!f.keeps_results, s.more_work() > CHEAP, s.peak_after, s.worst_after));
+    found.sort_by_key(|(f, s)| {
+        (!f.keeps_results, s.raises_worst(), s.more_work() > CHEAP, s.peak_after, s.worst_after)
+    });
     let mut fixes: Vec<Fix> = Vec::new();
     for (fix, _) in found {
         if fixes.iter().all(|f| f.keeps_results != fix.keeps_results) {
@@ -267,7 +270,7 @@ fn pairs(trials: &mut Trials<'_>, without: &[(usize, Finding)]) -> Vec<(u64, Dia
                 diagnostic.secondary.push(primary.clone());
             }
             diagnostic.notes.push(format!(
-                "together with this it holds up the peak, and neither change alone lowers it: {}",
+                "one change alone is of no use, since this holds up the peak, too: {}",
                 second.diagnostic.message
             ));
             diagnostic.fixes = fixes;

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::{Found, finding::Finding, tree};
-use crate::{diagnostic::Diagnostic, source::Span};
+use crate::{codes, diagnostic::Diagnostic, source::Span};
 
 /// How many are shown unless all are asked for.
 const SHOWN: usize = 4;
@@ -23,6 +23,8 @@ pub fn choose(mut all: Vec<(u64, Diagnostic)>, show_all: bool) -> Found {
     let saves = |d: &Diagnostic| {
         d.savings().map_or((0, 0), |s| (s.saves_bytes(), s.worst_before.saturating_sub(s.worst_after)))
     };
+    // A release that changes no figure is a remark that is checked: nobody has to hear of it.
+    all.retain(|(_, d)| show_all || d.code != codes::USELESS_RELEASE);
     all.sort_by_key(|(held, d)| std::cmp::Reverse((saves(d), *held)));
     let mut kept: Vec<(Diagnostic, usize)> = Vec::new();
     for (_, diagnostic) in all {

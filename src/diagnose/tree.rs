@@ -101,6 +101,27 @@ impl<'a> Tree<'a> {
         })
     }
 
+    /// The statement that an expression stands in.
+    pub fn statement_of(&self, expr: ExprId) -> Option<Child> {
+        self.around(Child::Expr(expr)).find(|c| matches!(c, Child::Stmt(_)))
+    }
+
+    /// The last `let` of a name before an expression.
+    pub fn binding_of(&self, at: ExprId, name: &str) -> Option<StmtId> {
+        let start = self.ast.expr(at).span.start;
+        let lets = self.statements(
+            |s| matches!(s, StmtKind::Let { names, .. } if names.iter().any(|n| &*n.name == name)),
+        );
+        lets.into_iter().rev().find(|&s| self.ast.stmt(s).span.end <= start)
+    }
+
+    /// The blanks that the line of a place starts with.
+    pub fn indent(&self, at: u32) -> &'a str {
+        let before = self.text.get(..at as usize).unwrap_or_default();
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        line.get(..line.len() - line.trim_start().len()).unwrap_or_default()
+    }
+
     /// Every expression that `wanted` accepts, in the order of the text.
     pub fn expressions(&self, wanted: impl Fn(&ExprKind) -> bool) -> Vec<ExprId> {
         let mut found: Vec<ExprId> = (0..self.ast.exprs.len() as u32)

@@ -12,6 +12,7 @@ use crate::{
     guard::CancelToken,
     plan::Plan,
     schedule::{self, WorstOptions},
+    syntax::ast::StmtKind,
 };
 
 /// Nodes that all trials of one program may plan together: what keeps a check of a step of ordinary
@@ -29,8 +30,8 @@ pub struct Trials<'a> {
     recompile: Recompile<'a>,
     cancel: &'a CancelToken,
     before: Vec<Arc<Plan>>,
-    /// The program fails a contract on its peak already.
-    over_peak: bool,
+    /// Which `ensure` of the text fail already.
+    broken: Vec<Option<usize>>,
     left: usize,
     done: FxHashMap<String, Option<Outcome>>,
     worst: FxHashMap<usize, u64>,
@@ -55,7 +56,7 @@ impl<'a> Trials<'a> {
             recompile,
             cancel,
             before: checked.plans.clone(),
-            over_peak: checked.diagnostics.iter().any(|d| super::is_contract(d.code)),
+            broken: broken(checked),
             left: (NODES / nodes.max(1)).clamp(FEWEST, MOST),
             done: FxHashMap::default(),
             worst: FxHashMap::default(),
@@ -90,7 +91,9 @@ impl<'a> Trials<'a> {
 
     fn outcome(&self, checked: &Checked, step: usize) -> Option<Outcome> {
         let mut errors = checked.diagnostics.iter().filter(|d| d.is_error());
-        let is_sound = errors.all(|d| self.over_peak && super::is_contract(d.code));
+        // A change that mends one contract must not break another, on every order above all.
+        let is_sound = errors.all(|d| super::is_contract(d.code))
+            && broken(checked).iter().all(|k| self.broken.contains(k));
         let same_steps = checked.plans.len() == self.before.len()
             && checked.plans.iter().zip(&self.before).all(|(a, b)| a.name == b.name);
         if !is_sound || !same_steps {
@@ -101,7 +104,7 @@ impl<'a> Trials<'a> {
         are_no_worse.then(|| Outcome { plans: checked.plans.clone() })
     }
 
-    /// The four figures of a step, before and after.
+    /// The figures of a step, before and after.
     pub fn savings(&mut self, outcome: &Outcome, step: usize) -> Option<Savings> {
         let before = Arc::clone(self.before.get(step)?);
         let after = Arc::clone(outcome.plans.get(step)?);
@@ -126,4 +129,14 @@ impl<'a> Trials<'a> {
             plan.persistent_bytes.saturating_add(worst.bytes)
         })
     }
+}
+
+/// Which of the `ensure` statements of a text fail, counted from its start.
+fn broken(checked: &Checked) -> Vec<Option<usize>> {
+    let stmts = checked.ast.stmts.iter();
+    let mut ensures: Vec<_> =
+        stmts.filter(|s| matches!(s.kind, StmtKind::Ensure { .. })).map(|s| s.span).collect();
+    ensures.sort_by_key(|s| s.start);
+    let failed = checked.diagnostics.iter().filter(|d| super::is_contract(d.code));
+    failed.map(|d| ensures.iter().position(|s| *s == d.primary.span)).collect()
 }

@@ -11,10 +11,8 @@ use unicode_width::UnicodeWidthChar;
 
 use super::visible;
 
-/// Lines of up to this many characters are shown whole.
-const LINE_LIMIT: usize = 160;
-/// What is shown on each side of a place in a longer line.
-const CONTEXT: usize = 40;
+/// What is shown on each side of a place in a line that is too long: the most that fits.
+const CONTEXTS: [usize; 9] = [40, 30, 24, 18, 13, 9, 6, 3, 1];
 const TAB_WIDTH: usize = 4;
 
 /// A drawable copy of a file.
@@ -27,8 +25,9 @@ pub struct Excerpt {
     pub lines: Vec<Range<usize>>,
 }
 
-/// `spans` are bytes of `text`, in bounds and on character boundaries (`SourceFile::clamp`).
-pub fn excerpt(text: &str, spans: &[Range<usize>], ellipsis: &str) -> Excerpt {
+/// `spans` are bytes of `text`, in bounds and on character boundaries (`SourceFile::clamp`). Lines of
+/// up to `columns` characters are shown whole.
+pub fn excerpt(text: &str, spans: &[Range<usize>], ellipsis: &str, columns: usize) -> Excerpt {
     let mut shown: Vec<Shown> = Vec::new();
     let ends: Vec<(Place, Place)> = spans
         .iter()
@@ -45,11 +44,11 @@ pub fn excerpt(text: &str, spans: &[Range<usize>], ellipsis: &str) -> Excerpt {
     for &(start, end) in &ends {
         for line in [start.line, end.line] {
             if !shown.iter().any(|s| s.line == line) {
-                shown.push(Shown { line, focus: Vec::new(), points: Vec::new() });
+                shown.push(Shown { line, points: Vec::new() });
             }
         }
         for s in shown.iter_mut().filter(|s| s.line == start.line || s.line == end.line) {
-            s.focus_on(text, start, end);
+            s.focus_on(start, end);
         }
     }
     shown.sort_by_key(|s| s.line.number);
@@ -62,7 +61,7 @@ pub fn excerpt(text: &str, spans: &[Range<usize>], ellipsis: &str) -> Excerpt {
             characters += 1;
             number += 1;
         }
-        characters += s.draw(text, &mut out, characters, ellipsis);
+        characters += s.draw(text, &mut out, characters, ellipsis, columns);
         out.push('\n');
         characters += 1;
         number += 1;
@@ -114,42 +113,50 @@ fn line_at(text: &str, byte: usize) -> Line {
 #[derive(Debug)]
 struct Shown {
     line: Line,
-    /// What to keep of it if it is long, in bytes.
-    focus: Vec<Range<usize>>,
     /// Bytes that labels ask for, and where they are in the copy, in characters.
     points: Vec<(usize, usize)>,
 }
 
 impl Shown {
     /// Keeps the surroundings of both ends of a span, or what there is of them on this line.
-    fn focus_on(&mut self, text: &str, start: Place, end: Place) {
+    fn focus_on(&mut self, start: Place, end: Place) {
         for place in [start, end] {
             if place.line == self.line {
-                let byte = place.byte.min(self.line.end);
-                self.points.push((byte, 0));
-                self.focus.push(self.around(text, byte));
+                self.points.push((place.byte.min(self.line.end), 0));
             }
         }
     }
 
-    fn around(&self, text: &str, byte: usize) -> Range<usize> {
+    fn around(&self, text: &str, byte: usize, context: usize) -> Range<usize> {
         let before = text.get(self.line.start..byte).unwrap_or_default();
         let after = text.get(byte..self.line.end).unwrap_or_default();
-        let start = before.char_indices().rev().nth(CONTEXT - 1).map_or(0, |(i, _)| i);
-        let end = after.char_indices().nth(CONTEXT).map_or(after.len(), |(i, _)| i);
+        let start = before.char_indices().rev().nth(context - 1).map_or(0, |(i, _)| i);
+        let end = after.char_indices().nth(context).map_or(after.len(), |(i, _)| i);
         self.line.start + start..byte + end
+    }
+
+    /// What is shown of the line: all of it, or as much around the points as fits.
+    fn kept(&self, text: &str, ellipsis: &str, columns: usize) -> Vec<Range<usize>> {
+        let line = text.get(self.line.start..self.line.end).unwrap_or_default();
+        if line.char_indices().nth(columns).is_none() {
+            return std::iter::once(self.line.start..self.line.end).collect();
+        }
+        let gap = ellipsis.chars().count();
+        let mut kept = Vec::new();
+        for context in CONTEXTS {
+            kept = merge(self.points.iter().map(|p| self.around(text, p.0, context)).collect());
+            let characters = kept.iter().map(|r| text.get(r.clone()).map_or(0, |t| t.chars().count()));
+            if characters.sum::<usize>() + gap * (kept.len() + 1) <= columns {
+                break;
+            }
+        }
+        kept
     }
 
     /// Appends the line to `out`, whose length so far is `base` characters, and finds the points.
     /// Returns how many characters it appended.
-    fn draw(&mut self, text: &str, out: &mut String, base: usize, ellipsis: &str) -> usize {
-        let line = text.get(self.line.start..self.line.end).unwrap_or_default();
-        let is_long = line.char_indices().nth(LINE_LIMIT).is_some();
-        let kept = if is_long {
-            merge(std::mem::take(&mut self.focus))
-        } else {
-            std::iter::once(self.line.start..self.line.end).collect()
-        };
+    fn draw(&mut self, text: &str, out: &mut String, base: usize, ellipsis: &str, columns: usize) -> usize {
+        let kept = self.kept(text, ellipsis, columns);
         self.points.sort_unstable();
         let mut points = self.points.iter_mut().peekable();
         let mut written = 0;
@@ -230,7 +237,7 @@ mod tests {
     #[test]
     fn a_long_line_is_cropped_around_each_label() {
         let text = format!("{}HERE{}THERE{}", "a".repeat(500_000), "b".repeat(300_000), "c".repeat(200_000));
-        let e = excerpt(&text, &[500_000..500_004, 800_004..800_009], "…");
+        let e = excerpt(&text, &[500_000..500_004, 800_004..800_009], "…", 180);
         assert_eq!(
             e.text,
             format!("…{}HERE{}…{}THERE{}…\n", "a".repeat(40), "b".repeat(40), "b".repeat(40), "c".repeat(40))
@@ -239,12 +246,20 @@ mod tests {
     }
 
     #[test]
+    fn less_is_shown_around_labels_where_there_is_less_room() {
+        let text = format!("{}HERE{}", "a".repeat(100), "b".repeat(100));
+        let e = excerpt(&text, &[100..104], "…", 40);
+        assert_eq!(e.text, format!("…{}HERE{}…\n", "a".repeat(13), "b".repeat(13)));
+        assert_eq!(shown(&e, 0), "HERE");
+    }
+
+    #[test]
     fn tabs_controls_and_wide_characters_keep_their_spans() {
         let text = "\tx\t名\x1b = \u{202e}y\r\n";
         let x = text.find('x').unwrap();
         let name = text.find('名').unwrap();
         let y = text.find('y').unwrap();
-        let e = excerpt(text, &[x..x + 1, name..name + 3, y..y + 1, 0..text.len()], "…");
+        let e = excerpt(text, &[x..x + 1, name..name + 3, y..y + 1, 0..text.len()], "…", 180);
         assert_eq!(e.text, "    x   名\\u{1b} = \\u{202e}y\n");
         assert_eq!(shown(&e, 0), "x");
         assert_eq!(shown(&e, 1), "名");
@@ -255,25 +270,26 @@ mod tests {
     #[test]
     fn empty_files_and_ends_of_files_get_one_character() {
         assert_eq!(
-            excerpt("", &[0..0], "…"),
+            excerpt("", &[0..0], "…", 180),
             Excerpt { text: "\n".into(), spans: vec![0..1], lines: vec![1..1] }
         );
-        let e = excerpt("ab\n", &[3..3], "…");
+        let e = excerpt("ab\n", &[3..3], "…", 180);
         assert_eq!((e.text.as_str(), e.spans[0].clone(), e.lines[0].clone()), ("\n\n", 1..2, 2..2));
-        let e = excerpt("ab", &[2..2], "…");
+        let e = excerpt("ab", &[2..2], "…", 180);
         assert_eq!((e.text.as_str(), e.spans[0].clone()), ("ab\n", 2..3));
     }
 
     #[test]
     fn a_byte_order_mark_is_not_shown() {
-        let e = excerpt("\u{feff}let x", &[3..6], "…");
+        let e = excerpt("\u{feff}let x", &[3..6], "…", 180);
         assert_eq!(e.text, "let x\n");
         assert_eq!(shown(&e, 0), "let");
     }
 
     #[test]
     fn other_line_ends_do_not_shift_lines() {
-        let e = excerpt("a\x0bb\u{2028}c\nd", &["a\x0bb\u{2028}c\n".len().."a\x0bb\u{2028}c\nd".len()], "…");
+        let e =
+            excerpt("a\x0bb\u{2028}c\nd", &["a\x0bb\u{2028}c\n".len().."a\x0bb\u{2028}c\nd".len()], "…", 180);
         assert_eq!(e.text, "\nd\n");
         assert_eq!(e.lines, [2..2]);
     }

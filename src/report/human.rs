@@ -7,11 +7,12 @@
 use std::{fmt, ops::Range};
 
 use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
+use unicode_width::UnicodeWidthStr;
 
 use super::{
     Bytes, Style,
     excerpt::{Excerpt, excerpt},
-    has_place, severity_name,
+    fit, has_place, severity_name,
     style::Part,
     visible,
 };
@@ -22,6 +23,8 @@ use crate::{
 
 /// Longer messages, labels and notes are cut.
 const TEXT_LIMIT: usize = 1000;
+/// How often a frame is drawn at most until it fits.
+const FITTINGS: usize = 24;
 /// Columns for notes and help: 80 less the margin.
 const FOOTER_WIDTH: usize = 74;
 /// Columns for the message.
@@ -43,12 +46,12 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Str
     for line in lines {
         out.push_str(&format!("  {line}\n"));
     }
-    let files = group(diagnostic, sources, style);
+    let (files, whole) = fitted(diagnostic, sources, style);
     let frame = if files.is_empty() { None } else { draw(diagnostic.severity, &files, style) };
     match frame {
-        Some(frame) => finish(&mut out, &frame, diagnostic, &files, sources, style),
+        Some(frame) => finish(&mut out, &frame, diagnostic, &files, &whole, sources, style),
         None => {
-            for line in footer(diagnostic, sources, style) {
+            for line in footer(diagnostic, &whole, sources, style) {
                 out.push_str(&format!("  {} {line}\n", style.paint(Part::Margin, "=")));
             }
         }
@@ -61,12 +64,82 @@ struct Group<'a> {
     id: FileId,
     file: &'a SourceFile,
     labels: Vec<&'a Label>,
+    /// What is drawn beside them.
+    texts: Vec<String>,
     /// Which of `labels` is the primary one.
     primary: Option<usize>,
     excerpt: Excerpt,
 }
 
-fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -> Vec<Group<'a>> {
+/// The labels as they fit into the columns there are: long source lines cropped, label texts
+/// shortened. The whole texts of those come with it, for the notes.
+fn fitted<'a>(
+    diagnostic: &'a Diagnostic,
+    sources: &'a SourceMap,
+    style: Style,
+) -> (Vec<Group<'a>>, Vec<String>) {
+    let plain = Style { color: false, ..style };
+    let mut columns = fit::WIDTH;
+    let mut files = group(diagnostic, sources, style, columns);
+    for _ in 0..FITTINGS {
+        let Some(frame) = draw(diagnostic.severity, &files, plain) else { break };
+        let too_wide = frame.lines().map(str::trim_end).find_map(|line| {
+            let over = line.width().checked_sub(fit::WIDTH).filter(|over| *over > 0)?;
+            // A long name of a file is shown whole.
+            (!line.contains(PLACE_START)).then_some((line, over))
+        });
+        let Some((line, over)) = too_wide else { break };
+        let texts = files.iter_mut().flat_map(|g| &mut g.texts);
+        let text = texts.filter(|t| line.ends_with(t.as_str())).max_by_key(|t| t.len());
+        let room = text.as_ref().map_or(0, |t| t.width().saturating_sub(over));
+        match text {
+            Some(text) if room >= fit::LEAST || columns <= fit::WIDTH / 2 => {
+                let short = fit::shorten(text, room, ellipsis(style));
+                if short == *text {
+                    break;
+                }
+                *text = short;
+            }
+            Some(_) => {
+                columns = columns.saturating_sub((fit::LEAST - room).max(4));
+                files = group(diagnostic, sources, style, columns);
+            }
+            None => {
+                columns = columns.saturating_sub(over);
+                files = group(diagnostic, sources, style, columns);
+            }
+        }
+    }
+    let mut whole = Vec::new();
+    for group in &files {
+        for (label, text) in group.labels.iter().zip(&group.texts) {
+            if *text != label_text(label) {
+                let line = sources.start(label.span).line;
+                whole.push(format!("line {line}: {}", label.text));
+            }
+        }
+    }
+    (files, whole)
+}
+
+fn ellipsis(style: Style) -> &'static str {
+    if style.unicode { "…" } else { "..." }
+}
+
+fn label_text(label: &Label) -> String {
+    match label.text.as_str() {
+        // Without a text ariadne draws no underline.
+        "" => "here".to_owned(),
+        text => visible::line(text, TEXT_LIMIT).into_owned(),
+    }
+}
+
+fn group<'a>(
+    diagnostic: &'a Diagnostic,
+    sources: &'a SourceMap,
+    style: Style,
+    columns: usize,
+) -> Vec<Group<'a>> {
     if !has_place(diagnostic, sources) {
         return Vec::new();
     }
@@ -92,13 +165,13 @@ fn group<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -
                 (line, range.start)
             });
             let spans: Vec<Range<usize>> = labels.iter().map(|(_, l)| file.clamp(l.span)).collect();
-            let ellipsis = if style.unicode { "…" } else { "..." };
             Some(Group {
                 id,
                 file,
                 primary: labels.iter().position(|(is_primary, _)| *is_primary),
+                texts: labels.iter().map(|(_, l)| label_text(l)).collect(),
                 labels: labels.into_iter().map(|(_, l)| l).collect(),
-                excerpt: excerpt(&file.text, &spans, ellipsis),
+                excerpt: excerpt(&file.text, &spans, ellipsis(style), columns.max(fit::LEAST)),
             })
         })
         .collect()
@@ -133,17 +206,12 @@ fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String>
     let mut order = 0;
     for (number, group) in files.iter().enumerate() {
         let mut line = 0;
-        for (k, (label, span)) in group.labels.iter().zip(&group.excerpt.spans).enumerate() {
+        for (k, (text, span)) in group.texts.iter().zip(&group.excerpt.spans).enumerate() {
             let is_primary = group.primary == Some(k);
             let color = match (is_primary, severity) {
                 (true, Severity::Error) => Color::Red,
                 (true, Severity::Warning) => Color::Yellow,
                 _ => Color::Blue,
-            };
-            // Without a text ariadne draws no underline.
-            let text = match label.text.as_str() {
-                "" => std::borrow::Cow::Borrowed("here"),
-                text => visible::line(text, TEXT_LIMIT),
             };
             let last = group.excerpt.lines.get(k).map_or(0, |l| l.end);
             if k == 0 || last != line {
@@ -152,7 +220,7 @@ fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String>
             }
             report = report.with_label(
                 Drawn::new((number, span.clone()))
-                    .with_message(text)
+                    .with_message(text.as_str())
                     .with_color(color)
                     .with_order(order)
                     .with_priority(is_primary.into()),
@@ -172,6 +240,7 @@ fn finish(
     frame: &str,
     diagnostic: &Diagnostic,
     files: &[Group<'_>],
+    whole: &[String],
     sources: &SourceMap,
     style: Style,
 ) {
@@ -184,7 +253,7 @@ fn finish(
     let largest = files.iter().flat_map(|g| &g.excerpt.lines).map(|l| l.end).max().unwrap_or(1);
     let width = largest.to_string().len() + 2;
     let bar = style.paint(Part::Margin, if style.unicode { "│" } else { "|" });
-    let footer = footer(diagnostic, sources, style);
+    let footer = footer(diagnostic, whole, sources, style);
     if !footer.is_empty() {
         lines.push(format!("{:width$}{bar}", ""));
     }
@@ -235,8 +304,8 @@ fn with_place(line: &str, files: &[Group<'_>], sources: &SourceMap) -> String {
     replaced().unwrap_or_else(|| line.to_owned())
 }
 
-/// Notes, help, fixes: one entry a line, without margin.
-fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<String> {
+/// Notes, help, fixes: one entry a line, without margin. First the labels that were shortened.
+fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style: Style) -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |kind: &str, text: &str| {
         let lines_of_it = text.lines().map(|line| visible::line(line, TEXT_LIMIT).into_owned());
@@ -248,7 +317,7 @@ fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<Str
             });
         }
     };
-    for text in &diagnostic.notes {
+    for text in whole.iter().chain(&diagnostic.notes) {
         add("note", text);
     }
     for text in &diagnostic.help {
@@ -262,7 +331,6 @@ fn footer(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Vec<Str
 
 /// Breaks a line between words, so that it fits in `width` columns where its words do.
 fn wrap(line: &str, width: usize) -> Vec<String> {
-    use unicode_width::UnicodeWidthStr;
     let mut lines = vec![String::new()];
     let mut used = 0;
     for word in line.split(' ') {
@@ -311,7 +379,7 @@ fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
 }
 
 /// Which of the two figures falls, and from where to where; what it costs.
-fn savings_text(savings: &Savings) -> String {
+pub fn savings_text(savings: &Savings) -> String {
     let Savings { peak_before, peak_after, worst_before, worst_after, .. } = *savings;
     let change = |before: u64, after: u64| {
         let (from, to) = (Bytes(before).to_string(), Bytes(after).to_string());
@@ -324,7 +392,12 @@ fn savings_text(savings: &Savings) -> String {
     };
     let peak = change(peak_before, peak_after);
     let worst = change(worst_before, worst_after);
-    let mut text = format!("the peak {peak}, that of the worst legal order {worst} (re-planned)");
+    // One that rises where the other falls must not be overlooked.
+    let trades = (peak_after < peak_before && worst_after > worst_before)
+        || (peak_after > peak_before && worst_after < worst_before);
+    let and = if trades { "but" } else { "and" };
+    let mut text =
+        format!("the peak {peak} in the planned order, {and} {worst} in the worst legal one (re-planned)");
     let more = savings.more_work();
     if more >= 0.05 {
         text.push_str(&format!(", for {more:.1} % more work"));

@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod diff;
 mod excerpt;
 pub mod explain;
+mod fit;
 pub mod human;
 pub mod json;
 pub mod picture;

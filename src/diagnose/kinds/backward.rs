@@ -43,20 +43,20 @@ fn of_holding(facts: &Facts<'_>, holding: &Holding) -> Option<Finding> {
     let (code, severity, message, share) = if is_random(&facts.plan.graph, facts.value(buffer)?) {
         let what = if many { "the random masks" } else { "the random mask" };
         let message = format!(
-            "{what} of {name}, {total}, {is_are} kept for the backward pass, which could draw the same numbers again"
+            "{what} of {name}, {total}, {is_are} kept from the forward to the backward pass, which could draw the same numbers again"
         );
         (codes::KEPT_MASK, Severity::Warning, message, super::SMALL)
     } else if let Some(from) = widened_from(facts, maker) {
         let to = facts.ty(buffer)?.dtype();
         let what = if many { "copies" } else { "a copy" };
         let message = format!(
-            "{what} of {from} values in {to}, {total}, {is_are} kept for the backward pass, where the {from} values would do"
+            "{what} of {from} values in {to}, {total}, {is_are} kept from the forward to the backward pass, which could cast the {from} values again"
         );
         (codes::KEPT_UPCAST, Severity::Warning, message, super::SMALL)
     } else if is_cheap(maker) && input_is_kept(facts, maker, buffer) {
         let both = if is_norm(maker.op()) { "a norm" } else { "an element-wise op" };
         let message = format!(
-            "the input and the output of {both} are both kept for the backward pass: {name}, {total}, could be computed again"
+            "the input and the output of {both} are both kept for the backward pass: the output, {name}, {total}, could be computed again"
         );
         (codes::KEPT_TWICE, Severity::Note, message, ADVICE)
     } else {

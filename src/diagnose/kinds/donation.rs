@@ -33,7 +33,7 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
     let (why, label): (String, (Option<Span>, &str)) = match commit.reason {
         CommitReason::ReadLater(op) => (
             "its old value is read when the new one is there already".into(),
-            (span_of(op), "reads the old value, and needs the new one first"),
+            (span_of(op), "needs both the old value and the new one"),
         ),
         CommitReason::OutOfStep(op) => (
             "elements of the old value are read after others have been written".into(),
@@ -51,8 +51,18 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
         }
     };
     let message = format!("`{name}` is not updated in place: {why}");
+    let help = match commit.reason {
+        CommitReason::ReadLater(_) => {
+            "use the old value up before the new one is needed, or say the same with one of the two"
+        }
+        CommitReason::OutOfStep(_) => "write what is rearranged to another state, in turns",
+        CommitReason::Returned => "return the value that is written last, or `copy` this one",
+        CommitReason::Elsewhere(_) => "give one of the two a value of its own",
+        CommitReason::Order => "read the old value only in what the new one is made of",
+    };
     let diagnostic = Diagnostic::new(Severity::Note, codes::COPIED_UPDATE, place, message)
-        .label(format!("the new value takes room of its own: {}", blame::size(facts, buffer)));
+        .help(help)
+        .label(format!("a buffer of its own: {}", blame::size(facts, buffer)));
     let finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::Always);
     Some(with_peak(facts, finding.label(label.0, label.1)))
 }

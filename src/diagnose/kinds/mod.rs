@@ -4,6 +4,8 @@
 mod backward;
 mod cast;
 mod donation;
+mod in_place;
+mod loss;
 mod optimizer;
 mod order;
 mod output;
@@ -12,6 +14,7 @@ mod script;
 mod useless;
 mod view;
 
+pub use loss::in_parts;
 pub use script::of_script;
 
 use rustc_hash::FxHashMap;
@@ -57,6 +60,8 @@ pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     all.extend(optimizer::find(facts));
     all.extend(order::find(facts));
     all.extend(donation::find(facts));
+    all.extend(in_place::find(facts));
+    all.extend(loss::find(facts));
     all.extend(useless::find(facts));
     all.extend(region::find(facts));
     all

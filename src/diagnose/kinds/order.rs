@@ -49,18 +49,18 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message, label) = match tree.text(at) {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
-                "nothing makes the recompute of this region wait for the gradient: it may run right after the forward pass",
-                "holds forward values only",
+                "nothing makes the recompute of this region wait for the gradient: an order that runs it right after the forward pass is legal, and keeps all of it",
+                "leaves the gradient out",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
-                "nothing holds this region back: its recompute merges with the forward pass",
-                "holds nothing",
+                "nothing holds the recompute of this region back: it merges with the forward pass, and everything is kept as if there were no region",
+                "leaves everything out",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
-                "the weight gradients behind this region may wait to the end of the step, with all they need",
-                "holds no weight gradients",
+                "the weight gradients of this region may wait to the end of the step: an order is legal that keeps all they need until then",
+                "leaves weight gradients free",
             ),
             _ => continue,
         };
@@ -77,7 +77,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         )
-        .candidate(Candidate::new("leave `bind` out: the default, `all`, holds all of it", vec![edit]));
+        .candidate(Candidate::new("leave `bind` out: by default the region waits for its gradient, and the next one for its weight gradients", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all
@@ -105,7 +105,7 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
         else {
             continue;
         };
-        let Some(barrier) = binding_of(tree, call, x_name) else { continue };
+        let Some(barrier) = tree.binding_of(call, x_name) else { continue };
         let StmtKind::Let { names, value, .. } = &tree.ast.stmt(barrier).kind else { continue };
         let (ExprKind::Barrier(operands), [bound]) = (&tree.ast.expr(*value).kind, names.as_slice()) else {
             continue;
@@ -122,11 +122,11 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             Edit { span: tree.ast.expr(g.value).span, text: later.clone() },
         ];
         let message = format!(
-            "this barrier leaves out the incoming gradient `{g_name}`: the recompute behind it may run before that is there"
+            "this barrier leaves out the incoming gradient `{g_name}`: the recompute behind it may run long before `{g_name}` is there, and its values are kept so long"
         );
         let finding = Finding::new(
             Diagnostic::warning(codes::BARRIER_WITHOUT_GRADIENT, whole, message)
-                .label("holds the input only")
+                .label("holds back the input only")
                 .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here"))
                 .help(format!(
                     "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`"
@@ -138,14 +138,6 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
         all.push(with_peak(facts, finding));
     }
     all
-}
-
-/// The last `let` of a name before an expression, in the blocks around it.
-fn binding_of(tree: &Tree<'_>, at: ExprId, name: &str) -> Option<crate::syntax::ast::StmtId> {
-    let start = tree.ast.expr(at).span.start;
-    let lets = tree
-        .statements(|s| matches!(s, StmtKind::Let { names, .. } if names.iter().any(|n| &*n.name == name)));
-    lets.into_iter().rev().find(|&s| tree.ast.stmt(s).span.end <= start)
 }
 
 /// Whether an expression is in the body of the step that is looked at.
@@ -221,7 +213,8 @@ fn barriers(facts: &Facts<'_>, taken: &[crate::source::Span]) -> Vec<Finding> {
                 .label("nothing comes out before all is in");
             Finding::new(diagnostic, held, Accept::PeakFalls(SHARE))
         } else {
-            let message = "this barrier raises the peak: it makes values wait for each other that need not";
+            let message =
+                "this barrier raises the peak: all its values must be there before any of them is used";
             let diagnostic = Diagnostic::warning(codes::BARRIER_RAISES_PEAK, span, message)
                 .label("nothing comes out before all is in");
             Finding::new(diagnostic, held, Accept::PeakFalls(SHARE))

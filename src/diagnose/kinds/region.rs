@@ -26,10 +26,11 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
         seen.push(place);
         let name = facts.slot_name(write.slot);
         let message = format!(
-            "`{name}` is written inside a region; it is written once, in the forward pass, not again when the region is computed again"
+            "`{name}` is written inside a region: once per step, in the forward pass; computing the region again in the backward pass does not write again"
         );
         let diagnostic = Diagnostic::new(Severity::Note, codes::STATE_IN_REGION, place, message)
-            .label("written once per step");
+            .label("written once per step")
+            .note("nothing to change for running statistics: this is what they need");
         let region = written.regions.get(region.0 as usize).and_then(|r| facts.user_span(r.origin));
         all.push(
             Finding::new(diagnostic, 0, Accept::Always).label(region, "computed again in the backward pass"),

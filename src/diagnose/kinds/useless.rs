@@ -50,17 +50,21 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message) = if is_whole {
             (
                 codes::WHOLE_MODEL_REGION,
-                "this region holds the whole forward pass: it only moves the peak to where all of it is computed again",
+                "this region holds the whole forward pass: the peak only moves to the backward pass, where all of it is computed again at once",
             )
         } else {
-            (codes::USELESS_REGION, "this region frees nothing: the peak is no higher without it")
+            (
+                codes::USELESS_REGION,
+                "this region computes everything twice and frees nothing: the peak is no higher without it",
+            )
         };
         let raises = (
             codes::REGION_RAISES_PEAK,
-            "this region raises the peak: what it keeps takes more than what it frees".to_owned(),
+            "this region raises the peak: what it needs to compute again takes more than what it frees"
+                .to_owned(),
         );
         let diagnostic =
-            Diagnostic::warning(code, span, message).label("computed twice, to no avail").note(alive(facts));
+            Diagnostic::warning(code, span, message).label("computed twice, for nothing").note(alive(facts));
         let mut finding =
             Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
                 .candidate(remove.clone());
@@ -110,10 +114,15 @@ fn releases(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         let span = tree.ast.stmt(stmt).span;
-        let message =
-            "this `release` changes nothing: neither the peak nor the worst legal order is lower with it";
+        let names: Vec<String> =
+            values.iter().map(|&v| format!("`{}`", tree.text(tree.ast.expr(v).span))).collect();
+        let message = format!(
+            "this `release` of {} lowers nothing: without it, the peak and the worst legal order are no higher",
+            names.join(", ")
+        );
         let diagnostic = Diagnostic::new(Severity::Note, codes::USELESS_RELEASE, span, message)
-            .label("frees nothing earlier");
+            .label("true, but no figure is lower for it")
+            .note("it may stay: as a remark, it is checked whenever the program is compiled");
         let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];
         all.push(
             Finding::new(diagnostic, 0, Accept::Useless { raises: None })
