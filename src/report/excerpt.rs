@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn only_lines_with_labels_have_text() {
         let text = "one\ntwo\nthree\nfour\n";
-        let e = excerpt(text, &[8..13], "...");
+        let e = excerpt(text, &[8..13], "...", 80);
         assert_eq!(e.text, "\n\nthree\n");
         assert_eq!(shown(&e, 0), "three");
         assert_eq!(e.lines, [3..3]);
