@@ -16,6 +16,7 @@ mod ir;
 pub(crate) mod output;
 mod pack;
 mod plan;
+mod ranks;
 pub(crate) mod run;
 pub(crate) mod source;
 mod why;

@@ -62,7 +62,8 @@ impl CollectiveKind {
         match (self, shape.first_mut()) {
             (CollectiveKind::AllReduce | CollectiveKind::Broadcast | CollectiveKind::Reduce, _) => {}
             (_, None) => {
-                return Err(OpError::new(format!("`{name}` works along axis 0, got a scalar {operand}")));
+                return Err(OpError::new(format!("`{name}` works along axis 0, got a scalar {operand}"))
+                    .help("`reshape(x, [1])` gives it one"));
             }
             (CollectiveKind::AllGather, Some(rows)) => {
                 *rows = rows.checked_mul(world as usize).ok_or_else(|| {
@@ -95,7 +96,7 @@ impl Operation for CollectiveStart {
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [operand] = expect_args(self.name(), args)?;
-        Ok(vec![self.kind.result(self.name(), self.world, operand)?])
+        Ok(vec![self.kind.result(self.kind.name(), self.world, operand)?])
     }
 
     /// The loss of the program is the sum of the losses of its ranks, so the transpose of a sum
@@ -152,7 +153,7 @@ impl Operation for CollectiveDone {
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [started, operand] = expect_args(self.name(), args)?;
-        let expected = self.kind.result(self.name(), self.world, operand)?;
+        let expected = self.kind.result(self.kind.name(), self.world, operand)?;
         if *started != expected {
             return Err(OpError::new(format!(
                 "internal: `{}` of {operand} makes {expected}, but {started} was started",

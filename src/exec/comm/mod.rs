@@ -18,7 +18,10 @@ pub use failure::{Failure, FailureKind};
 pub use mpi::{MpiError, connect as mpi};
 pub use threads::threads;
 
-use crate::{ir::Type, ops::CollectiveKind};
+use crate::{
+    ir::{Graph, NodeId, Type},
+    ops::{CollectiveKind, OpError},
+};
 
 /// How long a rank waits for another one where nothing else is said.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(60);
@@ -70,6 +73,35 @@ pub trait Comm: Send {
 
     /// Tells all others that this rank takes part in nothing any more.
     fn end(&mut self);
+}
+
+/// A group as an interpreter uses it during one run.
+pub struct Link<'a> {
+    pub comm: &'a mut dyn Comm,
+    /// The line that a node comes from, for messages: `train.tg:12`.
+    pub place: &'a dyn Fn(&Graph, NodeId) -> String,
+}
+
+impl Link<'_> {
+    /// Starts the collective of a node, on an operand of type `ty`.
+    pub(crate) fn start(
+        &mut self,
+        graph: &Graph,
+        node: NodeId,
+        kind: CollectiveKind,
+        world: u32,
+        ty: &Type,
+    ) -> Result<Ticket, OpError> {
+        if world != self.comm.world() {
+            return Err(OpError::new(format!(
+                "the step is compiled for {world} ranks, and runs in a group of {}",
+                self.comm.world()
+            )));
+        }
+        let place = (self.place)(graph, node);
+        let request = Request { kind, name: kind.name(), ty: ty.clone(), node: node.0, place };
+        Ok(self.comm.start(request)?)
+    }
 }
 
 /// The only rank there is: collectives are copies, and plans have none.

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use library::{Incoming, Library, Sending};
+use library::{Library, Sending};
 
 use super::{
     Comm, Failure,
