@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     codes,
-    diagnostic::{Diagnostic, Error},
+    diagnostic::{Diagnostic, Error, Label},
     engine::{CompileOptions, Engine, Program, Session},
     exec::comm::{self, FailureKind},
     source::{SourceMap, Span},
@@ -116,14 +116,21 @@ fn merged(errors: &[(usize, &Error)], world: usize) -> Option<Error> {
         if has_cause && is_echo(diagnostic) {
             continue;
         }
-        // Ranks wait for another one at places of their own.
+        // Each rank is at a place of its own when it hears of what went wrong between ranks.
+        let is_shared = is_echo(diagnostic) || diagnostic.code == codes::RANKS_DISAGREE;
         let is_same = |known: &Diagnostic| {
             known.code == diagnostic.code
                 && known.message == diagnostic.message
-                && (known.primary.span == diagnostic.primary.span || is_echo(known))
+                && (known.primary.span == diagnostic.primary.span || is_shared)
         };
         match list.iter_mut().find(|(known, _)| is_same(known)) {
-            Some((_, ranks)) => ranks.push(rank),
+            Some((known, ranks)) => {
+                ranks.push(rank);
+                let here = diagnostic.primary.span;
+                if known.primary.span != here && !known.secondary.iter().any(|label| label.span == here) {
+                    known.secondary.push(Label { span: here, text: format!("rank {rank} is here") });
+                }
+            }
             None => list.push((diagnostic.clone(), vec![rank])),
         }
     }
