@@ -159,7 +159,12 @@ fn errors_are_reported_once() {
     }
     for (name, end, code, message) in [
         ("fails", "assert(rank != 2, \"two is bad\")\nf(ones([4]))", "TG0401", "two is bad"),
-        ("disagree", "if rank == 1 { g(ones([4])) } else { f(ones([4])) }", "TG0409", "ranks 0 and 1 disagree"),
+        (
+            "disagree",
+            "if rank == 1 { g(ones([4])) } else { f(ones([4])) }",
+            "TG0409",
+            "ranks 0 and 1 disagree",
+        ),
         ("check", "let x = ones([2]) @ ones([3])", "TG0221", "ones([2]) @ ones([3])"),
     ] {
         let text = format!(

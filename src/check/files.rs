@@ -175,6 +175,9 @@ impl Evaluator {
         self.only_in_script("load", span)?;
         if args.positional.len() == 1 && args.named.is_empty() {
             let (file, at) = args.positional.first().cloned().unwrap_or((Value::Unit, span));
+            if self.mode == Mode::Run {
+                self.meet("load", span)?;
+            }
             return self.load_file(&file, at);
         }
         let file = self.file_argument("load", &args, span)?;

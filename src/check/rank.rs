@@ -31,8 +31,12 @@ impl Evaluator {
             None if self.is_check() && self.settings.world > 1 => Ok(Value::Unknown(Unknown::Int(0))),
             None => Ok(Value::Int(i64::from(self.comm.rank()))),
             Some(FrameKind::Init) => Err(self.report(
-                Diagnostic::error(codes::DEPENDS_ON_RANK, span, "`rank` in the first value of a parameter or state")
-                    .help("parameters start the same on every rank"),
+                Diagnostic::error(
+                    codes::DEPENDS_ON_RANK,
+                    span,
+                    "`rank` in the first value of a parameter or state",
+                )
+                .help("parameters start the same on every rank"),
             )),
             Some(_) => {
                 let id = self.build(span, |f| {

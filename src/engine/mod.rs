@@ -38,8 +38,8 @@ pub use crate::schedule::OrderKind;
 use crate::{
     check::{self, Evaluator, Mode, Settings},
     codes, diagnose,
-    exec::comm,
     diagnostic::{Diagnostic, Error, Severity},
+    exec::comm,
     guard,
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},

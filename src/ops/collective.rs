@@ -53,7 +53,10 @@ impl CollectiveKind {
             return Err(OpError::new(format!("`{name}` needs at least one rank")));
         }
         if operand.dtype() == DType::Bool
-            && matches!(self, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce)
+            && matches!(
+                self,
+                CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce
+            )
         {
             return Err(OpError::new(format!("`{name}` cannot sum {operand}"))
                 .help("convert it first: `i32(x)` counts the ranks where it is true"));

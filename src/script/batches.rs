@@ -122,8 +122,10 @@ fn rows(types: &[&Type], config: Config) -> Result<usize, Error> {
         return Err(Error::new("batches of 0 rows"));
     }
     if config.keep_partial && config.parts > 1 {
-        return Err(Error::new("`partial: keep` in several parts: the last batches would differ in their rows")
-            .help("ranks run one plan, so their batches have one shape: leave `partial` out"));
+        return Err(Error::new(
+            "`partial: keep` in several parts: the last batches would differ in their rows",
+        )
+        .help("ranks run one plan, so their batches have one shape: leave `partial` out"));
     }
     let mut rows = None;
     for ty in types {
@@ -146,9 +148,10 @@ fn rows(types: &[&Type], config: Config) -> Result<usize, Error> {
     let needed = config.size.saturating_mul(config.parts);
     if rows > 0 && rows < needed && !config.keep_partial {
         let size = config.size;
-        let each = if config.parts > 1 { format!(" for each of {} parts", config.parts) } else { String::new() };
+        let each =
+            if config.parts > 1 { format!(" for each of {} parts", config.parts) } else { String::new() };
         return Err(Error::new(format!("batches of {size} rows{each} from {rows} rows: there is not one"))
-        .help("`partial: keep` keeps the last batch where it has fewer rows"));
+            .help("`partial: keep` keeps the last batch where it has fewer rows"));
     }
     Ok(rows)
 }

@@ -30,9 +30,24 @@ fn ones(n: usize) -> tg::Value {
 #[test]
 fn ranks_that_disagree_name_both() {
     let expected = [
-        ("f", "g", 8, "rank 0 calls `all_reduce` of f32[4] (ranks.tg:2), rank 1 calls `all_gather` of f32[8] (ranks.tg:5)"),
-        ("f", "h", 4, "rank 0 calls `all_reduce` of f32[4] (ranks.tg:2), rank 1 calls `all_gather` of f32[4] (ranks.tg:8)"),
-        ("f", "late", 4, "rank 0 calls `all_reduce` of f32[4] (ranks.tg:2), rank 1 calls `all_reduce` of f32[4] (ranks.tg:11)"),
+        (
+            "f",
+            "g",
+            8,
+            "rank 0 calls `all_reduce` of f32[4] (ranks.tg:2), rank 1 calls `all_gather` of f32[8] (ranks.tg:5)",
+        ),
+        (
+            "f",
+            "h",
+            4,
+            "rank 0 calls `all_reduce` of f32[4] (ranks.tg:2), rank 1 calls `all_gather` of f32[4] (ranks.tg:8)",
+        ),
+        (
+            "f",
+            "late",
+            4,
+            "rank 0 calls `all_reduce` of f32[4] (ranks.tg:2), rank 1 calls `all_reduce` of f32[4] (ranks.tg:11)",
+        ),
     ];
     for (here, there, n, what) in expected {
         let program = compile(3, TWO_STEPS);
@@ -95,10 +110,11 @@ fn a_step_that_fails_ends_the_others() {
 
 #[test]
 fn a_rank_that_panics_ends_the_others() {
-    let engine = Engine::new().with_world(2).with_rank_limit(super::support::LIMIT).with_function("trip", |args| {
-        assert_eq!(args[0].as_i64(), Some(0), "a fault of the host");
-        Ok(tg::Value::Unit)
-    });
+    let engine =
+        Engine::new().with_world(2).with_rank_limit(super::support::LIMIT).with_function("trip", |args| {
+            assert_eq!(args[0].as_i64(), Some(0), "a fault of the host");
+            Ok(tg::Value::Unit)
+        });
     let text = format!("{TWO_STEPS}trip(rank)\nf(ones([4]))");
     let program = engine.compile(Source::text("ranks.tg", text)).unwrap_or_else(|e| panic!("{e}"));
     let errors = on_ranks(&program, |session, _| failed(session.run()));

@@ -88,8 +88,7 @@ impl Folder {
     }
 
     fn tg(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_tg")).args(args).current_dir(&self.0).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_tg")).args(args).current_dir(&self.0).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
@@ -140,7 +139,8 @@ fn only_rank_0_prints_and_writes() {
 
 #[test]
 fn hosts_hear_of_rank_0_only() {
-    let program = compile(3, "print(\"rank {rank}\")\nstep f(x: f32[2]) { return debug(x) * 2.0 }\nf(ones([2]))");
+    let program =
+        compile(3, "print(\"rank {rank}\")\nstep f(x: f32[2]) { return debug(x) * 2.0 }\nf(ones([2]))");
     let heard = Arc::new(Mutex::new(Vec::new()));
     on_ranks(&program, |session, rank| {
         let heard = Arc::clone(&heard);
@@ -159,7 +159,10 @@ fn errors_are_reported_once_with_their_ranks() {
     assert_eq!(err.matches("error[").count(), 1, "{err}");
     assert!(err.contains("error[TG0401]: odd"), "{err}");
     // Ranks 1 and 3 fail by themselves; the first one that does may keep the other from it.
-    assert!(err.contains("on ranks 1 and 3") || err.contains("on rank 1") || err.contains("on rank 3"), "{err}");
+    assert!(
+        err.contains("on ranks 1 and 3") || err.contains("on rank 1") || err.contains("on rank 3"),
+        "{err}"
+    );
     let text = "assert(1 > world, \"many\")";
     let folder = Folder::new("all", text);
     let (code, _, err) = folder.tg(&["run", "--world", "3", "p.tg"]);
@@ -173,13 +176,19 @@ fn disagreement_is_one_error_with_both_lines() {
     let (code, _, err) = folder.tg(&["run", "--world", "2", "p.tg"]);
     assert_eq!((code, err.matches("error[TG0409]").count()), (Some(1), 1), "{err}");
     let flat: String = err.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("rank 0 calls `all_gather` of f32[2] (p.tg:8), rank 1 calls `all_reduce` of f32[4] (p.tg:2)"), "{err}");
+    assert!(
+        flat.contains(
+            "rank 0 calls `all_gather` of f32[2] (p.tg:8), rank 1 calls `all_reduce` of f32[4] (p.tg:2)"
+        ),
+        "{err}"
+    );
     assert!(err.contains("rank 1 is here"), "{err}");
 }
 
 #[test]
 fn plans_and_checks_do_not_run() {
-    let text = "step f(x: f32[1024]) { return all_gather(x) }\nprint(\"no\")\nerror(\"only a run gets here\")";
+    let text =
+        "step f(x: f32[1024]) { return all_gather(x) }\nprint(\"no\")\nerror(\"only a run gets here\")";
     let folder = Folder::new("plan", text);
     for args in [&["check", "--world", "8", "p.tg"][..], &["plan", "--world", "8", "p.tg"]] {
         let (_, out, err) = folder.tg(args);

@@ -33,7 +33,8 @@ fn tensor(dtype: DType, shape: &[usize], values: &[f64]) -> Tensor {
             DType::Bool => vec![u8::from(x != 0.0)],
         })
         .collect();
-    Tensor::from_bytes(Type::new(dtype, shape.to_vec()).expect("a small type"), &bytes).expect("the bytes fit")
+    Tensor::from_bytes(Type::new(dtype, shape.to_vec()).expect("a small type"), &bytes)
+        .expect("the bytes fit")
 }
 
 #[test]
@@ -44,9 +45,8 @@ fn every_dtype_on_every_number_of_ranks() {
         for dtype in DType::ALL {
             let sums = dtype != DType::Bool;
             let reductions = if sums { ", all_reduce(x), reduce_scatter(x)" } else { "" };
-            let text = format!(
-                "step f(x: {dtype}[{rows}, 3]) {{ return all_gather(x), broadcast(x){reductions} }}"
-            );
+            let text =
+                format!("step f(x: {dtype}[{rows}, 3]) {{ return all_gather(x), broadcast(x){reductions} }}");
             let program = compile(world, &text);
             let input = |rank: usize| -> Vec<f64> {
                 let to = |x: f64| if sums { x } else { f64::from(u8::from(x != 0.0)) };
@@ -57,8 +57,7 @@ fn every_dtype_on_every_number_of_ranks() {
                 session.call("f", &[x.into()]).unwrap_or_else(|error| panic!("{error}"))
             });
             let all: Vec<f64> = (0..n).flat_map(input).collect();
-            let sum: Vec<f64> =
-                (0..rows * 3).map(|k| (0..n).map(|rank| input(rank)[k]).sum()).collect();
+            let sum: Vec<f64> = (0..rows * 3).map(|k| (0..n).map(|rank| input(rank)[k]).sum()).collect();
             for (rank, result) in results.iter().enumerate() {
                 let tensors = result.tensors();
                 assert!(tensors.iter().all(|t| t.dtype() == dtype));
@@ -69,7 +68,11 @@ fn every_dtype_on_every_number_of_ranks() {
                     assert_eq!(numbers(tensors[2]), sum, "all_reduce of {dtype} on rank {rank} of {world}");
                     assert_eq!(tensors[3].shape(), [2, 3]);
                     let part = &sum[rank * 6..rank * 6 + 6];
-                    assert_eq!(numbers(tensors[3]), part, "reduce_scatter of {dtype} on rank {rank} of {world}");
+                    assert_eq!(
+                        numbers(tensors[3]),
+                        part,
+                        "reduce_scatter of {dtype} on rank {rank} of {world}"
+                    );
                 }
             }
         }
@@ -80,7 +83,8 @@ fn every_dtype_on_every_number_of_ranks() {
 #[test]
 fn large_tensors_are_summed_in_rank_order() {
     let n = 300_007;
-    let program = compile(3, &format!("step f(x: f32[{n}]) {{ return all_reduce(x), all_reduce(x, mean: true) }}"));
+    let program =
+        compile(3, &format!("step f(x: f32[{n}]) {{ return all_reduce(x), all_reduce(x, mean: true) }}"));
     let value = |rank: u32, k: usize| [1e8f32, 1.25, -1e8][rank as usize] * (1 + k % 7) as f32;
     let results = on_ranks(&program, |session, rank| {
         let x: Vec<f32> = (0..n).map(|k| value(rank, k)).collect();
@@ -284,7 +288,11 @@ fn what_cannot_be_is_refused_on_any_number_of_ranks() {
         (2, "all_gather(sum(x))", "`all_gather` works along axis 0, got a scalar f32"),
         (4, "reduce_scatter(x)", "`reduce_scatter` of f32[6]: axis 0 does not divide into 4 equal parts"),
         (1, "all_reduce(x > 0)", "`all_reduce` cannot sum bool[6]"),
-        (3, "all_reduce(i32(x), mean: true)", "`all_reduce` with `mean: true` needs floating-point values, got i32[6]"),
+        (
+            3,
+            "all_reduce(i32(x), mean: true)",
+            "`all_reduce` with `mean: true` needs floating-point values, got i32[6]",
+        ),
     ] {
         let text = format!("step f(x: f32[6]) {{ return {body} }}");
         let error = try_compile(world, &text).map(|_| ()).expect_err(body);

@@ -84,8 +84,11 @@ fn reduced(graph: &mut Graph, kind: CollectiveKind, args: &[Arg]) -> Result<Vec<
     }
     let ty = graph.ty(sum);
     if !ty.dtype().is_float() {
-        return Err(OpError::new(format!("`{}` with `mean: true` needs floating-point values, got {ty}", kind.name()))
-            .help("convert it first: `f32(x)`"));
+        return Err(OpError::new(format!(
+            "`{}` with `mean: true` needs floating-point values, got {ty}",
+            kind.name()
+        ))
+        .help("convert it first: `f32(x)`"));
     }
     if world == 1 {
         return tensor(sum);

@@ -5,7 +5,8 @@ use std::sync::{Arc, LazyLock};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Number, Operand, cast, collective, create, elementwise, matmul, network, pool, promote, reduce, rows, shape,
+    Number, Operand, cast, collective, create, elementwise, matmul, network, pool, promote, reduce, rows,
+    shape,
 };
 use crate::{
     ir::{DType, Graph, ValueId},

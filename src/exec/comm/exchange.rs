@@ -189,8 +189,11 @@ impl<T: Transport> Exchange<T> {
             }
             let own = self.bytes(input, mine.clone())?;
             let me = self.me() as usize;
-            let parts: Vec<&[u8]> =
-                received.iter().enumerate().map(|(r, part)| if r == me { own } else { part.as_slice() }).collect();
+            let parts: Vec<&[u8]> = received
+                .iter()
+                .enumerate()
+                .map(|(r, part)| if r == me { own } else { part.as_slice() })
+                .collect();
             match target.get_mut(start..start + mine.len()) {
                 Some(place) => sum::in_rank_order(header.request.ty.dtype(), &parts, place),
                 None => return Err(self.fault("a part beyond the result")),

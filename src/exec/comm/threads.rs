@@ -118,8 +118,7 @@ impl Transport for Thread {
             let Some(left) = limit.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else {
                 return Err(Lost::Late);
             };
-            state =
-                changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
+            state = changed.wait_timeout(state, left.min(LOOK)).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

@@ -30,14 +30,39 @@ pub(super) struct Place {
 #[derive(Debug, Clone)]
 pub(super) enum Action {
     Nothing,
-    Elementwise { program: Program, inputs: Vec<Place>, outputs: Vec<Place> },
-    Copy { from: Place, to: Place },
-    Print { label: Arc<str>, value: Place },
-    Node { op: Op, args: Vec<Place>, results: Vec<Place>, workspace: Range<usize> },
+    Elementwise {
+        program: Program,
+        inputs: Vec<Place>,
+        outputs: Vec<Place>,
+    },
+    Copy {
+        from: Place,
+        to: Place,
+    },
+    Print {
+        label: Arc<str>,
+        value: Place,
+    },
+    Node {
+        op: Op,
+        args: Vec<Place>,
+        results: Vec<Place>,
+        workspace: Range<usize>,
+    },
     /// A collective of several ranks begins; `result` belongs to it until it is waited for.
-    Start { node: NodeId, kind: CollectiveKind, world: u32, operand: Place, result: Place },
+    Start {
+        node: NodeId,
+        kind: CollectiveKind,
+        world: u32,
+        operand: Place,
+        result: Place,
+    },
     /// The end of the collective that `start` began.
-    Wait { start: NodeId, operand: Place, result: Place },
+    Wait {
+        start: NodeId,
+        operand: Place,
+        result: Place,
+    },
 }
 
 impl Action {

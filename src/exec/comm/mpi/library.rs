@@ -69,7 +69,9 @@ pub(super) struct Incoming {
 fn missing(why: String) -> MpiError {
     MpiError {
         message: format!("no MPI library was found: {why}"),
-        help: Some("install Open MPI (Debian: `openmpi-bin`), or run ranks as threads: `tg run --world 4`".into()),
+        help: Some(
+            "install Open MPI (Debian: `openmpi-bin`), or run ranks as threads: `tg run --world 4`".into(),
+        ),
     }
 }
 
