@@ -239,8 +239,11 @@ fn a_killed_rank_ends_the_others() {
         assert!(Command::new("kill").args(["-9", &victim.to_string()]).status().unwrap().success());
         let (exit, _, err) = texts(finish(child));
         assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
-        assert!(exit.is_some_and(|code| code != 0), "{err}");
-        if recovery {
+        if !recovery {
+            assert!(exit.is_some_and(|code| code != 0), "{err}");
+        } else {
+            // The exit code of `mpirun` says nothing about recovered jobs.
+            assert!(err.contains("on rank 0") && err.contains("on rank 1"), "{err}");
             let late = "rank 2 did not come to `all_reduce` of f32[64]";
             let flat: String = err.split_whitespace().collect::<Vec<_>>().join(" ");
             assert!(flat.contains(late) && flat.contains("within 2 s"), "{err}");

@@ -147,7 +147,7 @@ fn hosts_hear_of_rank_0_only() {
         session.on_print(move |line| heard.lock().unwrap().push(format!("{rank}: {line}")));
         session.run().unwrap_or_else(|error| panic!("{error}"));
     });
-    assert_eq!(*heard.lock().unwrap(), ["0: rank 0", "0: x: [1, 1]"]);
+    assert_eq!(*heard.lock().unwrap(), ["0: rank 0", "0: x: f32[2]\n[1. 1.]"]);
 }
 
 #[test]
