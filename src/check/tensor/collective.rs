@@ -62,9 +62,8 @@ pub(super) fn world(args: &[Arg]) -> Option<u32> {
 }
 
 fn collective(graph: &mut Graph, kind: CollectiveKind, args: &[Arg]) -> Result<ValueId, OpError> {
-    let world = world(args).ok_or_else(|| {
-        OpError::new(format!("internal: `{}` does not know the number of ranks", kind.name()))
-    })?;
+    // Who says nothing of ranks is alone.
+    let world = world(args).unwrap_or(1);
     let x = Args::new(kind.name(), args).value(graph, 0)?;
     if world == 1 {
         // What several ranks could not do is an error with one, too.
