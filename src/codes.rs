@@ -65,6 +65,7 @@ codes! {
     LIMIT = "TG0235", "a limit of the engine is reached";
     OPTIMIZER = "TG0236", "an optimizer used in a way it is not made for";
     MODEL = "TG0237", "a model used in a way it is not made for";
+    DEPENDS_ON_RANK = "TG0238", "graph code that is not the same on every rank";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
 
     // Memory: what keeps it.
@@ -116,6 +117,8 @@ codes! {
     CANCELLED = "TG0405", "a run or a compilation that was stopped";
     RAISED = "TG0406", "an error that the script raised";
     HOST = "TG0407", "a function of the host that failed";
+    OTHER_RANK = "TG0408", "another rank that failed, ended or did not come";
+    RANKS_DISAGREE = "TG0409", "ranks that call different collectives";
 
     // Faults of `tg`.
     INTERNAL = "TG0901", "a fault of `tg` itself";

@@ -438,7 +438,7 @@ fn text_as_ids() {
 }
 
 fn config(size: usize, shuffle: Option<u64>, keep_partial: bool) -> batches::Config {
-    batches::Config { size, shuffle, keep_partial }
+    batches::Config { shuffle, keep_partial, ..batches::Config::of_size(size) }
 }
 
 #[test]

@@ -1310,6 +1310,7 @@ fn the_table_is_whole() {
         reshape flatten transpose squeeze unsqueeze broadcast concat stack split pad copy \
         matmul dot outer gather one_hot take \
         softmax log_softmax cross_entropy layer_norm rms_norm batch_norm conv2d max_pool2d avg_pool2d attention \
+        all_reduce all_gather reduce_scatter \
         f32 f16 bf16 f64 i32 i64 bool u8 cast like stop_grad name debug";
     let names: Vec<&str> = listed.split_whitespace().collect();
     for name in &names {

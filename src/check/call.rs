@@ -197,6 +197,9 @@ impl Evaluator {
                     },
                 });
             }
+            if tensor::is_collective(function) {
+                values.push(TensorArg::World(ev.settings.world));
+            }
             let results = ev.build_any(span, |graph| (function.call)(graph, &values))?;
             let mut results: Vec<Value> = results.into_iter().map(|r| ev.operand_value(r)).collect();
             Ok(match function.results {

@@ -36,7 +36,7 @@ pub(super) static DATA: &[Builtin] = builtins! {
         text::read(&path).map(Value::str).map_err(|e| ev.script_error(codes::FILE, file.1, e))
     };
     "chars", "data.chars(\"x.txt\")", "(numbers of the characters of a text, vocabulary)", chars;
-    "batches", "data.batches(x, y, size: 32, shuffle: seed)", "Tuples of rows; a last partial batch is dropped unless `partial: keep`.", batches_of;
+    "batches", "data.batches(x, y, size: 32, shuffle: seed)", "Tuples of rows; a last partial batch is dropped unless `partial: keep`. With `part: rank, of: world`, each rank has rows of its own.", batches_of;
     "windows", "data.windows(ids, length: 64, size: 32, steps: 100, seed: 0)", "Random pieces of a sequence, and the same pieces one further on.", windows;
 };
 
@@ -107,9 +107,12 @@ fn batches_of(ev: &mut Evaluator, mut args: Args, span: Span) -> Eval {
     let mut size = None;
     let mut shuffle = None;
     let mut keep_partial = false;
+    let (mut part, mut of) = (None, None);
     for (name, value, at) in std::mem::take(&mut args.named) {
         match &*name.name {
             "size" => size = Some((ev.size(&value, at)?, at)),
+            "part" => part = Some((ev.as_int(&value, at)?.0, at)),
+            "of" => of = Some((ev.size(&value, at)?, at)),
             "shuffle" => {
                 shuffle = match value {
                     Value::Bool(false) => None,
@@ -165,7 +168,26 @@ fn batches_of(ev: &mut Evaluator, mut args: Args, span: Span) -> Eval {
             }
         }
     }
-    let config = batches::Config { size, shuffle, keep_partial };
+    let (part, parts) = match (part, of) {
+        (None, None) => (0, 1),
+        (Some((part, at)), Some((of, _))) => match usize::try_from(part) {
+            Ok(number) if number < of => (number, of),
+            _ => {
+                return Err(ev.error(
+                    codes::BAD_OPTION,
+                    at,
+                    format!("`part: {part}` of {of}: parts are numbered from 0"),
+                ));
+            }
+        },
+        (Some((_, at)), None) | (None, Some((_, at))) => {
+            return Err(ev.report(
+                Diagnostic::error(codes::ARGUMENTS, at, "`part` and `of` of `data.batches` go together")
+                    .help("`data.batches(x, y, size: 32, part: rank, of: world)`"),
+            ));
+        }
+    };
+    let config = batches::Config { size, shuffle, keep_partial, part, parts };
     let types: Vec<&Type> = tensors.iter().map(|t| &t.ty).collect();
     let (_, count) =
         batches::batch_types(&types, config).map_err(|e| ev.script_error(codes::ARGUMENTS, span, e))?;

@@ -87,6 +87,8 @@ impl Evaluator {
         let code = match internal {
             Some(_) => codes::INTERNAL,
             None if error.cause == Cause::Limit => codes::LIMIT,
+            None if error.cause == Cause::OtherRank => codes::OTHER_RANK,
+            None if error.cause == Cause::RanksDisagree => codes::RANKS_DISAGREE,
             None if error.message.contains("mixes the dtypes") => codes::DTYPE_MIX,
             None => codes::TENSOR_OP,
         };

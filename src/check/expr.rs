@@ -107,6 +107,9 @@ impl Evaluator {
             }
             return Ok(binding.value);
         }
+        if &**name == "rank" {
+            return self.rank_value(span);
+        }
         if let Some(value) = self.builtin_name(name).or_else(|| self.settings.host.value(name)) {
             return Ok(value);
         }
@@ -124,6 +127,7 @@ impl Evaluator {
             "inf" => Value::Float(f64::INFINITY),
             "nan" => Value::Float(f64::NAN),
             "pi" => Value::Float(std::f64::consts::PI),
+            "world" => Value::Int(i64::from(self.settings.world)),
             _ => {
                 if let Some(dtype) = DType::parse(name) {
                     Value::DType(dtype)
@@ -214,14 +218,7 @@ impl Evaluator {
             Value::Stored(stored) if !self.in_graph() && stored.ty.elements() == 1 => {
                 Ok(stored.data.as_ref().and_then(|t| t.get_f64(0)).map(|x| x != 0.0))
             }
-            v if v.is_tensor() => Err(self.report(
-                Diagnostic::error(
-                    codes::NOT_CONSTANT,
-                    span,
-                    "a condition must be known when the graph is built, got a tensor",
-                )
-                .help("`where(condition, a, b)` chooses element by element while the step runs"),
-            )),
+            v if v.is_tensor() => Err(self.tensor_condition(v, span)),
             other => {
                 let kind = other.kind();
                 Err(self.report(

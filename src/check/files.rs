@@ -153,6 +153,10 @@ impl Evaluator {
             let names: Vec<String> = lock(&optimizer.targets).iter().map(|c| c.name().to_string()).collect();
             notes.insert(format!("inline.{}", optimizer.name()), json!(names).to_string());
         }
+        // All ranks have the same parameters, and one of them writes.
+        if !self.leads() {
+            return Ok(Value::Unit);
+        }
         self.save_position(&mut tensors, &mut notes);
         safetensors::write(&path, &tensors, &notes).map_err(|e| self.script_error(codes::FILE, at, e))?;
         Ok(Value::Unit)
@@ -171,6 +175,9 @@ impl Evaluator {
         self.only_in_script("load", span)?;
         if args.positional.len() == 1 && args.named.is_empty() {
             let (file, at) = args.positional.first().cloned().unwrap_or((Value::Unit, span));
+            if self.mode == Mode::Run {
+                self.meet("load", span)?;
+            }
             return self.load_file(&file, at);
         }
         let file = self.file_argument("load", &args, span)?;
@@ -193,6 +200,10 @@ impl Evaluator {
         // A file that the script itself will have written by then may be missing in mode Check.
         if self.mode == Mode::Check && !path.exists() || self.in_graph() {
             return Ok(Value::Unit);
+        }
+        // What rank 0 has saved before is there by the time it comes here.
+        if self.mode == Mode::Run {
+            self.meet("load", span)?;
         }
         self.load_into(&path, &contents, at)?;
         Ok(Value::Unit)

@@ -51,6 +51,8 @@ pub enum ScalarBinding {
     UpdateCount(Arc<Optimizer>),
     /// A hyper-parameter by position.
     Hyper(Arc<Optimizer>, usize),
+    /// This rank's number.
+    Rank,
 }
 
 /// A script name that a graph depends on, with what it stood for.

@@ -108,7 +108,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     BUILTINS
         .iter()
         .map(|b| b.name)
-        .chain(["training", "inf", "nan", "pi", "data", "random"])
+        .chain(["training", "inf", "nan", "pi", "world", "rank", "data", "random"])
         .chain(crate::ir::DType::ALL.map(|d| d.name()))
 }
 

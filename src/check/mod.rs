@@ -35,6 +35,7 @@ mod operator;
 mod optimizer;
 mod persistent;
 mod plans;
+mod rank;
 mod region;
 mod release;
 mod resolve;
@@ -73,7 +74,11 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     engine::HostTable,
-    exec::{Tensor, cpu::Arena},
+    exec::{
+        Tensor,
+        comm::{Alone, Comm},
+        cpu::Arena,
+    },
     guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
     plan::Plan,
@@ -87,7 +92,7 @@ use value::{Cx, Step, Value};
 
 /// Whether a name is there without a declaration.
 pub(crate) fn is_builtin(name: &str) -> bool {
-    matches!(name, "training" | "inf" | "nan" | "pi")
+    matches!(name, "training" | "inf" | "nan" | "pi" | "world" | "rank")
         || DType::parse(name).is_some()
         || language::find(name).is_some()
         || tensor::find(name).is_some()
@@ -161,6 +166,8 @@ pub struct Settings {
     pub plans: Arc<PlanCache>,
     /// Which order to plan. Contracts are judged for the best one only.
     pub order: OrderKind,
+    /// How many ranks run the program.
+    pub world: u32,
 }
 
 /// How far steps are planned.
@@ -188,6 +195,7 @@ impl Default for Settings {
             host: Arc::default(),
             plans: Arc::default(),
             order: OrderKind::default(),
+            world: 1,
         }
     }
 }
@@ -286,6 +294,8 @@ pub struct Evaluator {
     templates: host_call::Templates,
     /// A gradient function of a host op is being elaborated.
     in_template: bool,
+    /// The group of ranks that this one belongs to.
+    pub comm: Box<dyn Comm>,
     /// Of this evaluator: objects that hosts hold belong to one.
     pub id: u64,
 }
@@ -342,6 +352,7 @@ impl Evaluator {
             arena,
             templates: Default::default(),
             in_template: false,
+            comm: Box::new(Alone),
             id: value::fresh_id(),
         }
     }

@@ -14,6 +14,7 @@ use crate::{
     diagnostic::Diagnostic,
     exec::{
         Tensor,
+        comm::Link,
         cpu::{self, ScalarPage},
     },
     guard::OutOfMemory,
@@ -97,7 +98,8 @@ impl Evaluator {
             if frame.graph.nodes().any(|n| matches!(n.op(), Op::Random(_))) {
                 self.random_calls += 1;
             }
-            let page = ScalarPage { values: Vec::new(), seed: self.settings.seed, step: self.random_calls };
+            let values = self.script_scalars(&frame.scalars);
+            let page = ScalarPage { values, seed: self.settings.seed, step: self.random_calls };
             let cells: Vec<Arc<Cell>> = frame.slots.iter().map(|s| Arc::clone(&s.cell)).collect();
             self.execute(&frame.graph, &cells, &inputs, &page, span)?.into_iter().map(Some).collect()
         };
@@ -184,9 +186,13 @@ impl Evaluator {
     ) -> Eval<Vec<Tensor>> {
         let mut slots = self.take_slots(cells, span)?;
         let output = Arc::clone(&self.output);
-        let result = cpu::eval_and_show(graph, &mut slots.tensors, inputs, page, &mut |label, tensor| {
+        let sources = &self.sources;
+        let place = |graph: &Graph, node| super::rank::place_of(sources, graph, node);
+        let mut link = Link { comm: &mut *self.comm, place: &place };
+        let mut show = |label: &str, tensor: &Tensor| {
             (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
-        });
+        };
+        let result = cpu::eval_among(graph, &mut slots.tensors, inputs, page, &mut show, &mut link);
         drop(slots);
         result.map_err(|error| self.run_error(error, graph, span))
     }
@@ -218,6 +224,8 @@ impl Evaluator {
         let code = match error.error.cause {
             _ if internal.is_some() => codes::INTERNAL,
             Cause::Limit => codes::LIMIT,
+            Cause::OtherRank => codes::OTHER_RANK,
+            Cause::RanksDisagree => codes::RANKS_DISAGREE,
             _ => codes::RUN_FAILED,
         };
         let mut diagnostic = Diagnostic::error(code, span, internal.unwrap_or(error.error.message));

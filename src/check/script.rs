@@ -71,7 +71,7 @@ impl Evaluator {
             parts.push(self.text(value, *at)?);
         }
         self.only_in_script("print", span)?;
-        if self.acts() {
+        if self.acts() && self.leads() {
             let line: Vec<String> = parts.into_iter().flatten().collect();
             self.write_line(&line.join(" "));
         }
@@ -102,7 +102,7 @@ impl Evaluator {
         once: bool,
         visit: &mut dyn FnMut(&mut Self, usize, Value) -> Eval<()>,
     ) -> Eval<()> {
-        if !self.acts() {
+        if !self.acts() || !self.leads() {
             return self.each(items, span, once, visit);
         }
         let mut bar = Progress::new(label, total.map(|n| n as u64));
@@ -138,7 +138,7 @@ impl Evaluator {
                 None => known = false,
             }
         }
-        if !self.acts() || !known {
+        if !self.acts() || !self.leads() || !known {
             return Ok(Value::Unit);
         }
         let title = title.unwrap_or_default().to_string();
@@ -236,7 +236,7 @@ impl Evaluator {
             };
             record.push((name, metric));
         }
-        let Some(file) = file.filter(|_| self.acts()) else { return Ok(Value::Unit) };
+        let Some(file) = file.filter(|_| self.acts() && self.leads()) else { return Ok(Value::Unit) };
         let path = self.path(&file);
         let record: Vec<(&str, script::log::Value)> =
             record.iter().filter_map(|(n, v)| Some((&*n.name, v.clone()?))).collect();

@@ -8,6 +8,7 @@ use super::{
     errors::{Eval, Halt},
     frame::{Budget, Capture, Ensure, Frame, FrameKind, InputSource, ScalarBinding},
     operator::equal,
+    rank::place_of,
     run::{collect_tensors, map_tensors},
     scope::ScopeKind,
     step_args::{Flat, KeyPart},
@@ -20,6 +21,7 @@ use crate::{
     diagnostic::Diagnostic,
     exec::{
         Tensor,
+        comm::Link,
         cpu::{Executable, RunError, ScalarPage},
     },
     ir::{Graph, NodeId, Origin, Output, Type, ValueId},
@@ -203,8 +205,9 @@ impl Evaluator {
     ) -> Eval<Vec<Tensor>> {
         let arguments: Vec<Tensor> = flat.tensors.iter().filter_map(|s| s.data.clone()).collect();
         let inputs = self.input_tensors(&compiled.inputs, &arguments, span)?;
-        let values = compiled.scalars.iter().map(|s| scalar_value(s, flat)).collect();
-        let page = ScalarPage { values, seed: self.settings.seed, step: step.runs.load(Ordering::Relaxed) };
+        let rank = self.comm.rank();
+        let values = compiled.scalars.iter().map(|s| scalar_value(s, flat, rank)).collect();
+        let page = ScalarPage { values, seed: self.step_seed(), step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
         let graph = Arc::clone(&plan.graph);
         let planned = plan.schedule.arena_bytes;
@@ -232,8 +235,12 @@ impl Evaluator {
                     (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
                 })));
                 let cancel = self.guard.cancel.clone();
-                let result =
-                    executable.run(&mut self.arena, &mut slots.tensors, &inputs, &page, cancel.flag());
+                let sources = &self.sources;
+                let place = |graph: &Graph, node| place_of(sources, graph, node);
+                let mut link = Link { comm: &mut *self.comm, place: &place };
+                let slots = &mut slots.tensors;
+                let arena = &mut self.arena;
+                let result = executable.run_among(arena, slots, &inputs, &page, cancel.flag(), &mut link);
                 *lock(&compiled.executable) = Some(executable);
                 result
             }
@@ -269,8 +276,9 @@ fn is_current(compiled: &Compiled) -> bool {
     })
 }
 
-fn scalar_value(binding: &ScalarBinding, flat: &Flat) -> f64 {
+fn scalar_value(binding: &ScalarBinding, flat: &Flat, rank: u32) -> f64 {
     match binding {
+        ScalarBinding::Rank => f64::from(rank),
         ScalarBinding::Argument(k) => flat.scalars.get(*k).copied().unwrap_or(f64::NAN),
         ScalarBinding::UpdateCount(optimizer) => optimizer.count.load(Ordering::Relaxed) as f64 + 1.0,
         ScalarBinding::Hyper(optimizer, k) => {

@@ -1,6 +1,6 @@
 //! Planning steps. What their contracts say of the plans is in `contract`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Evaluator, Planning,
@@ -33,8 +33,12 @@ impl Evaluator {
         let prove = self.settings.planning == Planning::Proved;
         let of_every_order = prove || compiled.ensures.iter().any(|e| e.every_schedule);
         let order = self.settings.order;
-        let options =
-            lower::PlanOptions { schedule: schedule::Options { prove, order, ..Default::default() } };
+        let mut options = schedule::Options { prove, order, ..Default::default() };
+        if self.settings.world > 1 {
+            // Each rank plans by itself, and all need the same plan: work is limited, time is not.
+            options.time_limit = Duration::MAX;
+        }
+        let options = lower::PlanOptions { schedule: options };
         let cache = Arc::clone(&self.settings.plans);
         let budget = compiled.budget.map(|b| b.bytes);
         let known = cache.get(step.name(), &compiled.graph, budget, prove, || {

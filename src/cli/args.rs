@@ -62,11 +62,19 @@ pub struct Compile {
     /// The seed of all random numbers.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// How many ranks run the program.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub world: Option<u32>,
 }
 
 impl Compile {
     pub fn options(&self) -> CompileOptions {
-        CompileOptions { sets: self.sets.clone(), seed: self.seed, ..CompileOptions::default() }
+        CompileOptions {
+            sets: self.sets.clone(),
+            seed: self.seed,
+            world: self.world,
+            ..CompileOptions::default()
+        }
     }
 }
 
@@ -91,6 +99,12 @@ pub struct Run {
     /// Where to run.
     #[arg(long, value_enum, default_value_t)]
     pub device: DeviceName,
+    /// What connects the ranks.
+    #[arg(long, value_enum, default_value_t)]
+    pub engine: RankEngine,
+    /// How many seconds a rank waits for another one.
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds_above_0)]
+    pub comm_timeout: f64,
     /// Which order of its steps to run: results are the same, the memory is not. With another than
     /// the best one, `ensure peak` is not checked.
     #[arg(long, value_enum, default_value_t)]
@@ -222,6 +236,15 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn seconds_above_0(text: &str) -> Result<f64, String> {
+    // Durations beyond are of no use, and not all can be represented.
+    seconds(text)?;
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(seconds),
+        _ => Err("expected a number of seconds above 0, such as `2.5`".to_owned()),
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct Explain {
     /// A code such as TG0201.
@@ -283,6 +306,15 @@ pub enum Deny {
 pub enum DeviceName {
     #[default]
     Cpu,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum RankEngine {
+    /// Ranks are threads of this process: as many as `--world` says.
+    #[default]
+    Threads,
+    /// This process is one rank, and `mpirun` has started the others: `mpirun -n 4 tg run --engine mpi`.
+    Mpi,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

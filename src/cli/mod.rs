@@ -17,6 +17,7 @@ pub(crate) mod output;
 mod pack;
 mod picture;
 mod plan;
+mod ranks;
 pub(crate) mod run;
 pub(crate) mod source;
 mod why;

@@ -3,9 +3,10 @@
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use super::{Exit, args, interrupt, output::Output, source};
+use super::{Exit, args, interrupt, output::Output, ranks, source};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
@@ -24,6 +25,10 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     let engine = match args.device {
         args::DeviceName::Cpu => Engine::new().with_device(crate::engine::Device::Cpu),
     };
+    let engine = engine.with_rank_limit(Duration::from_secs_f64(args.comm_timeout));
+    if args.engine == args::RankEngine::Mpi || options.world.is_some_and(|world| world > 1) {
+        return ranks::run(args, engine, options, output);
+    }
     let compiled = source::read(&args.file)
         .and_then(|source| engine.compile_with(source, &options))
         .and_then(|program| Ok((program.session()?, program)));
@@ -33,9 +38,7 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     };
     show(program.diagnostics(), program.sources(), output);
     let printer = Printer::attach(&mut session);
-    session.on_notice(|line| {
-        let _ = writeln!(io::stderr().lock(), "{line}");
-    });
+    show_notices(&mut session);
     let cancel = session.cancel_token();
     let (result, interrupted) = interrupt::on(move || cancel.cancel(), || session.run());
     let later = session.take_diagnostics();
@@ -51,6 +54,13 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
         }
         Err(error) => fail(&error, output),
     }
+}
+
+/// Writes lines about the run itself to standard error.
+pub fn show_notices(session: &mut Session) {
+    session.on_notice(|line| {
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    });
 }
 
 /// Writes diagnostics about a program to standard error, where they do not mix with what it prints.

@@ -27,6 +27,7 @@ mod value;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 pub use crate::check::{Limits, Planning};
@@ -38,6 +39,7 @@ use crate::{
     check::{self, Evaluator, Mode, Settings},
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Severity},
+    exec::comm,
     guard,
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},
@@ -127,18 +129,35 @@ pub struct CompileOptions {
     /// Which order of its steps to plan and run. Results are the same bits; `ensure peak` is judged
     /// for the best one only.
     pub order: OrderKind,
+    /// Instead of the engine's: how many ranks run the program.
+    pub world: Option<u32>,
     /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
     /// no advice.
     pub memory: Option<diagnose::Options>,
 }
 
 /// Settings for compiling and running programs. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Engine {
     device: Device,
     limits: Limits,
     seed: u64,
     host: Arc<HostTable>,
+    world: u32,
+    rank_limit: Duration,
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine {
+            device: Device::default(),
+            limits: Limits::default(),
+            seed: 0,
+            host: Arc::default(),
+            world: 1,
+            rank_limit: comm::DEFAULT_LIMIT,
+        }
+    }
 }
 
 impl Engine {
@@ -156,6 +175,20 @@ impl Engine {
     /// What one program may take. See [`Limits`].
     pub fn with_limits(mut self, limits: Limits) -> Engine {
         self.limits = limits;
+        self
+    }
+
+    /// How many ranks run a program together, each in a session of its own: see
+    /// [`Program::sessions`]. 1 where nothing is said; 0 counts as 1.
+    pub fn with_world(mut self, world: u32) -> Engine {
+        self.world = world.max(1);
+        self
+    }
+
+    /// How long a rank waits for another one before that is an error; 60 seconds where nothing is
+    /// said.
+    pub fn with_rank_limit(mut self, limit: Duration) -> Engine {
+        self.rank_limit = limit;
         self
     }
 
@@ -299,6 +332,11 @@ impl Engine {
         Session::new(evaluator, None)
     }
 
+    /// How many ranks run what is compiled with these options.
+    fn world_of(&self, options: &CompileOptions) -> u32 {
+        options.world.unwrap_or(self.world).max(1)
+    }
+
     fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
         Settings {
             seed: options.seed.unwrap_or(self.seed),
@@ -311,6 +349,7 @@ impl Engine {
             host: Arc::clone(&self.host),
             plans: Arc::default(),
             order: options.order,
+            world: self.world_of(options),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     check::{Evaluator, Mode, PlanCache, Written, closest},
     codes,
     diagnostic::{Diagnostic, Error},
+    exec::comm::{Alone, Comm, MAX_THREADS, threads},
     guard::CancelToken,
     ir::Graph,
     plan::Plan,
@@ -96,12 +97,48 @@ impl Program {
     }
 
     /// Starts a session. Nothing runs until [`Session::run`], [`Session::call`] or
-    /// [`Session::eval`] is called.
+    /// [`Session::eval`] is called. An error for a program of several ranks.
     pub fn session(&self) -> Result<Session, Error> {
+        self.session_in(Box::new(Alone))
+    }
+
+    /// Starts a session for each rank, in their order. They belong to one group, so each runs on a
+    /// thread of its own: a rank that calls a collective waits for all others. An error in one of
+    /// them ends the group.
+    pub fn sessions(&self) -> Result<Vec<Session>, Error> {
+        let world = self.world();
+        if world == 1 {
+            return Ok(vec![self.session()?]);
+        }
+        if world > MAX_THREADS {
+            let message = format!("{world} ranks, and one process starts at most {MAX_THREADS}");
+            return Err(self.about_ranks(message, "`--engine mpi` runs ranks as processes"));
+        }
+        threads(world, self.engine.rank_limit).into_iter().map(|comm| self.session_in(comm)).collect()
+    }
+
+    /// Starts the session of one rank, whose engine the host brings.
+    pub fn session_in(&self, comm: Box<dyn Comm>) -> Result<Session, Error> {
+        let world = self.world();
+        if comm.world() != world {
+            let message = format!("the program is compiled for {world} ranks, and runs on {}", comm.world());
+            return Err(self.about_ranks(message, "`Program::sessions` starts one session for each rank"));
+        }
         let mut settings = self.engine.settings(&self.checked.directory, &self.options);
         settings.plans = Arc::clone(&self.checked.cache);
         settings.cancel = CancelToken::new();
-        let evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
+        let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
+        evaluator.comm = comm;
         Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
+    }
+
+    /// How many ranks the program is compiled for.
+    pub fn world(&self) -> u32 {
+        self.engine.world_of(&self.options)
+    }
+
+    fn about_ranks(&self, message: String, help: &str) -> Error {
+        let diagnostic = Diagnostic::error(codes::BAD_OPTION, Span::default(), message).help(help);
+        Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     check::{self, Eval, Evaluator, Halt},
     codes,
     diagnostic::{Diagnostic, Error},
+    exec::comm::Failure,
     guard,
     plan::Plan,
     source::{FileId, SourceMap, Span},
@@ -146,14 +147,43 @@ impl Session {
         Ok(evaluated)
     }
 
-    /// What receives printed lines. They are dropped where nothing is set.
+    /// This session's rank, from 0.
+    pub fn rank(&self) -> u32 {
+        self.evaluator.comm.rank()
+    }
+
+    /// How many ranks there are.
+    pub fn world(&self) -> u32 {
+        self.evaluator.comm.world()
+    }
+
+    /// What has gone wrong between the ranks, as far as this one knows. Every later collective fails
+    /// with it.
+    pub fn rank_failure(&self) -> Option<Failure> {
+        self.evaluator.comm.failure()
+    }
+
+    /// Tells the other ranks that this one takes part in nothing any more; dropping a session does
+    /// so, too. Under MPI it waits until all have ended.
+    pub fn end(&mut self) {
+        self.evaluator.comm.end();
+    }
+
+    /// What receives printed lines. They are dropped where nothing is set, and on all ranks but the
+    /// first.
     pub fn on_print(&mut self, output: impl FnMut(&str) + Send + 'static) {
+        if self.rank() > 0 {
+            return;
+        }
         self.evaluator.output = Arc::new(Mutex::new(Box::new(output)));
     }
 
     /// What receives lines about the run itself, such as where it was resumed. They are dropped
-    /// where nothing is set.
+    /// where nothing is set, and on all ranks but the first.
     pub fn on_notice(&mut self, notice: impl FnMut(&str) + Send + 'static) {
+        if self.rank() > 0 {
+            return;
+        }
         self.evaluator.notice = Box::new(notice);
     }
 
@@ -246,6 +276,27 @@ impl Session {
         if !found.iter().any(Diagnostic::is_error) {
             found.push(internal_fault(FileId(0), "the program ended early without a reason"));
         }
+        if evaluator.comm.world() > 1 {
+            self.tell_ranks(&mut found);
+        }
+        let evaluator = &self.evaluator;
         Err(Error::new(found, Arc::new(evaluator.sources.clone())))
+    }
+
+    /// An error ends the group: nobody is to wait for this rank. The messages name it.
+    fn tell_ranks(&mut self, found: &mut [Diagnostic]) {
+        let comm = &mut self.evaluator.comm;
+        let rank = comm.rank();
+        let mut errors = found.iter_mut().filter(|d| d.is_error());
+        let mut first = None;
+        for error in &mut errors {
+            first.get_or_insert((error.code, error.message.clone()));
+            error.notes.push(format!("on rank {rank}"));
+        }
+        match first {
+            Some((codes::CANCELLED, _)) => comm.fail(Failure::stopped(rank)),
+            Some((_, message)) => comm.fail(Failure::failed(rank, &message)),
+            None => {}
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Devices: what runs a plan.
 
+pub mod comm;
 pub mod cpu;
 mod tensor;
 

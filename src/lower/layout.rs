@@ -124,6 +124,16 @@ impl Pass {
                 }
             }
             op if super::fuse::is_elementwise(op) => {}
+            // Between start and end a collective reads what its start reads, which may be a copy.
+            Op::CollectiveDone(_) => {
+                let start = args.first().map(|&started| self.laid.graph.producer(started).0);
+                let read = start
+                    .filter(|start| matches!(start.op(), Op::CollectiveStart(_)))
+                    .and_then(|start| start.args().first().copied());
+                if let (Some(read), Some(arg)) = (read, args.get_mut(1)) {
+                    *arg = read;
+                }
+            }
             op if memory.alias == Alias::View => {
                 let result = node.result(0);
                 if let (Some(arg), [arg_type]) = (args.first_mut(), &node.arg_types().collect::<Vec<_>>()[..])

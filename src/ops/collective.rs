@@ -17,6 +17,8 @@ pub enum CollectiveKind {
     ReduceScatter,
     /// The value of rank 0.
     Broadcast,
+    /// The sum over ranks on rank 0, zeros on the others: the transpose of a broadcast.
+    Reduce,
 }
 
 /// Starts a collective over `world` ranks; the result has the type of the finished collective.
@@ -34,22 +36,37 @@ pub struct CollectiveDone {
 }
 
 impl CollectiveKind {
+    /// As the language names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CollectiveKind::AllReduce => "all_reduce",
+            CollectiveKind::AllGather => "all_gather",
+            CollectiveKind::ReduceScatter => "reduce_scatter",
+            CollectiveKind::Broadcast => "broadcast",
+            CollectiveKind::Reduce => "rank_reduce",
+        }
+    }
+
     /// The type of the finished collective for an operand of this type on each of `world` ranks.
     fn result(self, name: &str, world: u32, operand: &Type) -> Result<Type, OpError> {
         if world == 0 {
             return Err(OpError::new(format!("`{name}` needs at least one rank")));
         }
         if operand.dtype() == DType::Bool
-            && matches!(self, CollectiveKind::AllReduce | CollectiveKind::ReduceScatter)
+            && matches!(
+                self,
+                CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce
+            )
         {
             return Err(OpError::new(format!("`{name}` cannot sum {operand}"))
                 .help("convert it first: `i32(x)` counts the ranks where it is true"));
         }
         let mut shape = operand.shape().to_vec();
         match (self, shape.first_mut()) {
-            (CollectiveKind::AllReduce | CollectiveKind::Broadcast, _) => {}
+            (CollectiveKind::AllReduce | CollectiveKind::Broadcast | CollectiveKind::Reduce, _) => {}
             (_, None) => {
-                return Err(OpError::new(format!("`{name}` works along axis 0, got a scalar {operand}")));
+                return Err(OpError::new(format!("`{name}` works along axis 0, got a scalar {operand}"))
+                    .help("`reshape(x, [1])` gives it one"));
             }
             (CollectiveKind::AllGather, Some(rows)) => {
                 *rows = rows.checked_mul(world as usize).ok_or_else(|| {
@@ -76,35 +93,33 @@ impl Operation for CollectiveStart {
             CollectiveKind::AllGather => "all_gather_start",
             CollectiveKind::ReduceScatter => "reduce_scatter_start",
             CollectiveKind::Broadcast => "rank_broadcast_start",
+            CollectiveKind::Reduce => "rank_reduce_start",
         }
     }
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [operand] = expect_args(self.name(), args)?;
-        Ok(vec![self.kind.result(self.name(), self.world, operand)?])
+        Ok(vec![self.kind.result(self.kind.name(), self.world, operand)?])
     }
 
     /// The loss of the program is the sum of the losses of its ranks, so the transpose of a sum
     /// over ranks is a sum over ranks again, and that of a gather a reduce-scatter. Only rank 0's
-    /// operand matters to a broadcast: its gradient is the sum on rank 0 and zero elsewhere, which
-    /// one SPMD graph cannot say without the rank, so it is refused.
+    /// operand matters to a broadcast: its gradient is the sum on rank 0 and zero elsewhere.
     fn grad(&self, graph: &mut Graph, at: &GradNode<'_>) -> Result<Gradient, OpError> {
         let Some(g) = at.cotangent(0) else { return Ok(Gradient::Args(vec![None])) };
         let kind = match self.kind {
             CollectiveKind::AllReduce => CollectiveKind::AllReduce,
             CollectiveKind::AllGather => CollectiveKind::ReduceScatter,
             CollectiveKind::ReduceScatter => CollectiveKind::AllGather,
-            CollectiveKind::Broadcast => {
-                return Err(OpError::new("a broadcast between ranks has no gradient")
-                    .help("use an all-reduce, or take the gradient before the broadcast"));
-            }
+            CollectiveKind::Broadcast => CollectiveKind::Reduce,
+            CollectiveKind::Reduce => CollectiveKind::Broadcast,
         };
         Ok(Gradient::Args(vec![Some(graph.collective(kind, self.world, g)?)]))
     }
 
     fn flops(&self, args: &[&Type], _results: &[&Type]) -> f64 {
         match self.kind {
-            CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => {
+            CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::Reduce => {
                 args.iter().map(|t| t.elements() as f64).sum()
             }
             CollectiveKind::AllGather | CollectiveKind::Broadcast => 0.0,
@@ -135,12 +150,13 @@ impl Operation for CollectiveDone {
             CollectiveKind::AllGather => "all_gather_done",
             CollectiveKind::ReduceScatter => "reduce_scatter_done",
             CollectiveKind::Broadcast => "rank_broadcast_done",
+            CollectiveKind::Reduce => "rank_reduce_done",
         }
     }
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [started, operand] = expect_args(self.name(), args)?;
-        let expected = self.kind.result(self.name(), self.world, operand)?;
+        let expected = self.kind.result(self.kind.name(), self.world, operand)?;
         if *started != expected {
             return Err(OpError::new(format!(
                 "internal: `{}` of {operand} makes {expected}, but {started} was started",

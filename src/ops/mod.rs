@@ -70,6 +70,10 @@ pub enum Cause {
     Limit,
     /// The host asked to stop.
     Cancelled,
+    /// Another rank failed, ended or did not come.
+    OtherRank,
+    /// Ranks called different collectives.
+    RanksDisagree,
 }
 
 impl OpError {

@@ -16,6 +16,17 @@ pub struct Config {
     pub shuffle: Option<u64>,
     /// Keep the last batch where it has fewer rows; it is dropped otherwise.
     pub keep_partial: bool,
+    /// Which of `parts` this is, from 0: what one rank of several takes. `parts` batches that follow
+    /// one another are one for each part, so that together they are a batch of `parts · size` rows.
+    pub part: usize,
+    pub parts: usize,
+}
+
+impl Config {
+    /// Batches of `size` rows, in order, for one rank.
+    pub fn of_size(size: usize) -> Config {
+        Config { size, shuffle: None, keep_partial: false, part: 0, parts: 1 }
+    }
 }
 
 /// Batches over tensors of equal first axis: an iterator of one tensor for each, with the rows
@@ -54,6 +65,7 @@ impl Batches {
         if number >= self.count_all() {
             return Ok(None);
         }
+        let number = number.saturating_mul(self.config.parts).saturating_add(self.config.part);
         let start = number.saturating_mul(self.config.size).min(self.rows);
         let end = start.saturating_add(self.config.size).min(self.rows);
         let batch: Result<Option<Vec<Tensor>>, OutOfMemory> = self
@@ -109,6 +121,12 @@ fn rows(types: &[&Type], config: Config) -> Result<usize, Error> {
     if config.size == 0 {
         return Err(Error::new("batches of 0 rows"));
     }
+    if config.keep_partial && config.parts > 1 {
+        return Err(Error::new(
+            "`partial: keep` in several parts: the last batches would differ in their rows",
+        )
+        .help("ranks run one plan, so their batches have one shape: leave `partial` out"));
+    }
     let mut rows = None;
     for ty in types {
         let Some(&first) = ty.shape().first() else {
@@ -127,18 +145,20 @@ fn rows(types: &[&Type], config: Config) -> Result<usize, Error> {
     let Some((rows, _)) = rows else {
         return Err(Error::new("batches of no tensors"));
     };
-    if rows > 0 && rows < config.size && !config.keep_partial {
-        return Err(Error::new(format!(
-            "batches of {} rows from {rows} rows: there is not one",
-            config.size
-        ))
-        .help("`partial: keep` keeps the last batch where it has fewer rows"));
+    let needed = config.size.saturating_mul(config.parts);
+    if rows > 0 && rows < needed && !config.keep_partial {
+        let size = config.size;
+        let each =
+            if config.parts > 1 { format!(" for each of {} parts", config.parts) } else { String::new() };
+        return Err(Error::new(format!("batches of {size} rows{each} from {rows} rows: there is not one"))
+            .help("`partial: keep` keeps the last batch where it has fewer rows"));
     }
     Ok(rows)
 }
 
 fn count(rows: usize, config: Config) -> usize {
-    if config.keep_partial { rows.div_ceil(config.size.max(1)) } else { rows / config.size.max(1) }
+    let size = config.size.max(1).saturating_mul(config.parts.max(1));
+    if config.keep_partial { rows.div_ceil(size) } else { rows / size }
 }
 
 /// Rows of a tensor, by number. `None` for a row that it does not have.

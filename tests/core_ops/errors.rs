@@ -75,7 +75,7 @@ fn messages_name_op_and_shapes() {
     );
     assert_eq!(
         message(CollectiveStart { kind: CollectiveKind::ReduceScatter, world: 4 }, &[f(&[6, 2])]),
-        "`reduce_scatter_start` of f32[6, 2]: axis 0 does not divide into 4 equal parts"
+        "`reduce_scatter` of f32[6, 2]: axis 0 does not divide into 4 equal parts"
     );
 }
 

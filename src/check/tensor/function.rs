@@ -5,7 +5,8 @@ use std::sync::{Arc, LazyLock};
 use rustc_hash::FxHashMap;
 
 use super::{
-    Number, Operand, cast, create, elementwise, matmul, network, pool, promote, reduce, rows, shape,
+    Number, Operand, cast, collective, create, elementwise, matmul, network, pool, promote, reduce, rows,
+    shape,
 };
 use crate::{
     ir::{DType, Graph, ValueId},
@@ -132,6 +133,8 @@ pub enum Arg {
     DType(DType),
     Str(Arc<str>),
     Nested(Nested),
+    /// The number of ranks, behind the arguments of collectives.
+    World(u32),
 }
 
 /// Numbers in nested lists.
@@ -163,6 +166,7 @@ static TABLE: LazyLock<(Vec<Function>, FxHashMap<&'static str, usize>)> = LazyLo
         network::FUNCTIONS,
         pool::FUNCTIONS,
         cast::FUNCTIONS,
+        collective::FUNCTIONS,
     ];
     let functions: Vec<Function> = families.into_iter().flatten().map(Function::copy).collect();
     let by_name = functions.iter().enumerate().map(|(i, f)| (f.name, i)).collect();

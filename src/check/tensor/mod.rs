@@ -9,6 +9,7 @@ mod arithmetic;
 mod axes;
 mod broadcast;
 mod cast;
+mod collective;
 mod create;
 mod elementwise;
 mod function;
@@ -25,6 +26,7 @@ mod shape;
 use std::fmt;
 
 pub use arithmetic::{binary, unary};
+pub use collective::is_collective;
 pub use function::{Arg, Default, Function, Kind, Nested, Param, Results, find, functions};
 pub use index::{Index, index};
 pub use number::fold_binary;

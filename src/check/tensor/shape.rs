@@ -4,6 +4,7 @@ use super::{
     Arg, Default, Function, Kind, Operand, Param, Results,
     axes::{axes, axis, new_axis},
     broadcast::broadcast_shapes,
+    collective,
     function::{Args, size, tensor},
     promote::{constant, promote},
 };
@@ -65,9 +66,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
     ),
     function!(
         "broadcast",
-        [X, Param::new("shape", Kind::Shape)],
+        [X, Param::with("shape", Kind::Shape, Default::None)],
         One,
-        "`x` repeated to `shape`, as NumPy broadcasts: axes aligned at the end, sizes of 1 repeat. A view: nothing is copied.",
+        "`x` repeated to `shape`, as NumPy broadcasts: axes aligned at the end, sizes of 1 repeat. A view: nothing is copied. Without `shape`, the value that `x` has on rank 0, on every rank.",
         broadcast
     ),
     function!(
@@ -207,6 +208,9 @@ fn unsqueeze(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
 }
 
 fn broadcast(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
+    if collective::world(args).is_some() && matches!(args.get(1), Some(Arg::None)) {
+        return collective::from_rank_0(graph, args);
+    }
     let args = Args::new("broadcast", args);
     let x = args.value(graph, 0)?;
     let shape = args.shape(1)?;

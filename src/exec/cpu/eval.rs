@@ -3,9 +3,12 @@
 
 use super::{Call, Operand, ScalarPage, elementwise::Program};
 use crate::{
-    exec::Tensor,
+    exec::{
+        Tensor,
+        comm::{Alone, Link},
+    },
     ir::{Graph, Node, NodeId, Type},
-    ops::{Alias, Layout, Op, OpError},
+    ops::{Alias, CollectiveStart, Layout, Op, OpError},
     plan::{Access, Elementwise, Instr},
     schedule::BufferId,
 };
@@ -82,6 +85,19 @@ pub fn eval_and_show(
     page: &ScalarPage,
     show: &mut dyn FnMut(&str, &Tensor),
 ) -> Result<Vec<Tensor>, RunError> {
+    let mut alone = Link { comm: &mut Alone, place: &|_, _| String::new() };
+    eval_among(graph, slots, inputs, page, show, &mut alone)
+}
+
+/// Like [`eval_and_show`], as one of several ranks that run the same graph.
+pub fn eval_among(
+    graph: &Graph,
+    slots: &mut [Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+    show: &mut dyn FnMut(&str, &Tensor),
+    link: &mut Link<'_>,
+) -> Result<Vec<Tensor>, RunError> {
     let mut values: Vec<Option<Value>> = vec![None; graph.value_count()];
     let mut writes = Vec::new();
     for node in graph.nodes() {
@@ -93,7 +109,12 @@ pub fn eval_and_show(
             .map(|arg| values.get(arg.0 as usize).cloned().flatten())
             .collect::<Option<Vec<Value>>>()
             .ok_or_else(|| fail(OpError::new("internal: a value is used before it is computed")))?;
-        let results = evaluate(&node, args, slots, inputs, page).map_err(fail)?;
+        let results = match node.op() {
+            Op::CollectiveStart(op) if op.world > 1 => {
+                collective(graph, &node, op, args, page, link).map_err(fail)?
+            }
+            _ => evaluate(&node, args, slots, inputs, page).map_err(fail)?,
+        };
         if let (Op::Print(print), Some(value)) = (node.op(), results.first()) {
             show(&print.label, &value.to_tensor(page).map_err(fail)?);
         }
@@ -129,6 +150,23 @@ pub fn eval_and_show(
         }
     }
     Ok(outputs)
+}
+
+/// A whole collective, from its start to its end.
+fn collective(
+    graph: &Graph,
+    node: &Node<'_>,
+    op: &CollectiveStart,
+    args: Vec<Value>,
+    page: &ScalarPage,
+    link: &mut Link<'_>,
+) -> Result<Vec<Value>, OpError> {
+    let [arg] = args.as_slice() else { return Err(OpError::new("internal: a collective of no operand")) };
+    let input = arg.to_tensor(page)?;
+    let mut output = super::zeros(node.graph_type(node.result(0)))?;
+    let ticket = link.start(graph, node.id, op.kind, op.world, input.ty())?;
+    link.comm.wait(ticket, input.bytes(), output.bytes_mut()?)?;
+    Ok(vec![Value::dense(output)])
 }
 
 fn evaluate(

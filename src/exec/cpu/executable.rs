@@ -10,7 +10,10 @@ use super::{
     prepare::{Action, Place, Root, prepare},
 };
 use crate::{
-    exec::Tensor,
+    exec::{
+        Tensor,
+        comm::{Alone, Link, Ticket},
+    },
     ir::{DType, NodeId},
     ops::{Cause, Layout, OpError},
     plan::{Home, Instruction, Plan},
@@ -120,6 +123,20 @@ impl Executable {
         page: &ScalarPage,
         cancel: &AtomicBool,
     ) -> Result<Run, RunError> {
+        let mut alone = Link { comm: &mut Alone, place: &|_, _| String::new() };
+        self.run_among(arena, slots, inputs, page, cancel, &mut alone)
+    }
+
+    /// The same, as one of several ranks that run the same plan.
+    pub fn run_among(
+        &mut self,
+        arena: &mut Arena,
+        slots: &mut [Tensor],
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        cancel: &AtomicBool,
+        link: &mut Link<'_>,
+    ) -> Result<Run, RunError> {
         let plan = Arc::clone(&self.plan);
         let nowhere = plan.op_nodes.first().copied().unwrap_or(NodeId(0));
         let fail = |error| RunError { node: nowhere, error };
@@ -158,6 +175,7 @@ impl Executable {
         let mut results: Vec<Operand<'_>> = Vec::new();
         let mut places: (Vec<Shared<u8>>, Vec<Shared<u8>>) = (Vec::new(), Vec::new());
         let mut has_written = false;
+        let mut tickets: Vec<(NodeId, Ticket)> = Vec::new();
         for instruction in &plan.instructions {
             let op = match *instruction {
                 Instruction::Exec(op) => op,
@@ -207,6 +225,18 @@ impl Executable {
                         let value = unsafe { copy_out(&memory.operand(value), page) }.map_err(fail)?;
                         printer(label, &value);
                     }
+                }
+                Action::Start { node, kind, world, operand, .. } => {
+                    let ticket = link.start(&plan.graph, *node, *kind, *world, &operand.ty).map_err(fail)?;
+                    tickets.push((*node, ticket));
+                }
+                Action::Wait { start, operand, result } => {
+                    let ticket = tickets.iter().position(|(node, _)| node == start);
+                    let missing = || fail(OpError::new("internal: a collective that has not started"));
+                    let (_, ticket) = tickets.swap_remove(ticket.ok_or_else(missing)?);
+                    let (operand, result) = unsafe { (memory.operand(operand), memory.operand(result)) };
+                    let waited = unsafe { link.comm.wait(ticket, bytes_of(&operand), bytes_of_mut(&result)) };
+                    waited.map_err(|failure| fail(failure.into()))?;
                 }
                 Action::Node { op, args, results: made, workspace } => {
                     operands.clear();
@@ -310,6 +340,31 @@ impl Executable {
 fn half_written(error: OpError) -> OpError {
     let message = format!("{} (the step had already written some parameters)", error.message);
     OpError { message, ..error }
+}
+
+/// The bytes of a dense operand.
+///
+/// # Safety
+/// The operand may be read, and nobody writes it while the slice is used.
+unsafe fn bytes_of<'a>(operand: &Operand<'a>) -> &'a [u8] {
+    match operand.ty.bytes() as usize {
+        // No bytes may have no address.
+        0 => &[],
+        // SAFETY: as for this function.
+        len => unsafe { std::slice::from_raw_parts(operand.start(), len) },
+    }
+}
+
+/// The bytes of a dense result.
+///
+/// # Safety
+/// The result may be written, and nobody else uses it while the slice is used.
+unsafe fn bytes_of_mut<'a>(operand: &Operand<'a>) -> &'a mut [u8] {
+    match operand.ty.bytes() as usize {
+        0 => &mut [],
+        // SAFETY: as for this function.
+        len => unsafe { std::slice::from_raw_parts_mut(operand.start(), len) },
+    }
 }
 
 /// A dense tensor of its own.

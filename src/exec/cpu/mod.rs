@@ -20,7 +20,7 @@ mod strided;
 
 pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};
-pub use eval::{RunError, eval, eval_and_show};
+pub use eval::{RunError, eval, eval_among, eval_and_show};
 pub use executable::{Executable, Printer, Run};
 pub(crate) use host::views;
 pub use host::{TensorMut, TensorRef};

@@ -5,8 +5,8 @@ use std::{ops::Range, sync::Arc};
 
 use super::elementwise::Program;
 use crate::{
-    ir::Type,
-    ops::{Copy, Layout, Op, OpError},
+    ir::{NodeId, Type},
+    ops::{CollectiveKind, Copy, Layout, Op, OpError},
     plan::{Access, Home, Instr, Kernel, Plan},
     schedule::{BufferId, OpId},
 };
@@ -30,19 +30,48 @@ pub(super) struct Place {
 #[derive(Debug, Clone)]
 pub(super) enum Action {
     Nothing,
-    Elementwise { program: Program, inputs: Vec<Place>, outputs: Vec<Place> },
-    Copy { from: Place, to: Place },
-    Print { label: Arc<str>, value: Place },
-    Node { op: Op, args: Vec<Place>, results: Vec<Place>, workspace: Range<usize> },
+    Elementwise {
+        program: Program,
+        inputs: Vec<Place>,
+        outputs: Vec<Place>,
+    },
+    Copy {
+        from: Place,
+        to: Place,
+    },
+    Print {
+        label: Arc<str>,
+        value: Place,
+    },
+    Node {
+        op: Op,
+        args: Vec<Place>,
+        results: Vec<Place>,
+        workspace: Range<usize>,
+    },
+    /// A collective of several ranks begins; `result` belongs to it until it is waited for.
+    Start {
+        node: NodeId,
+        kind: CollectiveKind,
+        world: u32,
+        operand: Place,
+        result: Place,
+    },
+    /// The end of the collective that `start` began.
+    Wait {
+        start: NodeId,
+        operand: Place,
+        result: Place,
+    },
 }
 
 impl Action {
     /// Where it writes.
     pub fn written(&self) -> impl Iterator<Item = Root> {
         let places: &[Place] = match self {
-            Action::Nothing | Action::Print { .. } => &[],
+            Action::Nothing | Action::Print { .. } | Action::Wait { .. } => &[],
             Action::Elementwise { outputs, .. } => outputs,
-            Action::Copy { to, .. } => std::slice::from_ref(to),
+            Action::Copy { to, .. } | Action::Start { result: to, .. } => std::slice::from_ref(to),
             Action::Node { results, .. } => results,
         };
         places.iter().map(|place| place.root)
@@ -130,8 +159,8 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
     let place = |access: &Access| Place::new(plan, access);
     let places = |accesses: &[Access]| accesses.iter().map(place).collect::<Result<Vec<Place>, OpError>>();
     Ok(match kernel {
-        // With one rank a collective is over when it starts.
-        Kernel::Wait { .. } | Kernel::Nothing => Action::Nothing,
+        Kernel::Nothing => Action::Nothing,
+        Kernel::Wait { operands } => wait(plan, id, operands)?,
         Kernel::Copy { from, to } => {
             let dense = |access: &Access| access.layout.is_dense(access.ty.shape());
             if from.ty != to.ty || !dense(from) || !dense(to) {
@@ -168,6 +197,14 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
             if let (Op::Print(print), [value]) = (op, args.as_slice()) {
                 return Ok(Action::Print { label: print.label.clone(), value: place(value)? });
             }
+            if let (Op::CollectiveStart(start), [operand], [result]) =
+                (op, args.as_slice(), results.as_slice())
+                && start.world > 1
+            {
+                let (kind, world) = (start.kind, start.world);
+                let (operand, result) = (dense_place(plan, operand)?, dense_place(plan, result)?);
+                return Ok(Action::Start { node: *node, kind, world, operand, result });
+            }
             let arg_types: Vec<&Type> = args.iter().map(|a| &a.ty).collect();
             let result_types: Vec<&Type> = results.iter().map(|a| &a.ty).collect();
             let needed = op.workspace(&arg_types, &result_types);
@@ -192,4 +229,33 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
             Action::Node { op: op.clone(), args: places(args)?, results: places(results)?, workspace }
         }
     })
+}
+
+/// The end of a collective. With one rank it is over when it starts.
+fn wait(plan: &Plan, id: OpId, operands: &[Access]) -> Result<Action, OpError> {
+    let done = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
+    let done = plan.graph.node(*done.ok_or_else(|| fault("the plan waits for a missing node"))?);
+    let (Op::CollectiveDone(op), [result, operand], Some(&started)) =
+        (done.op(), operands, done.args().first())
+    else {
+        return Err(fault("the plan waits for what is no collective"));
+    };
+    if op.world == 1 {
+        return Ok(Action::Nothing);
+    }
+    let start = plan.graph.producer(started).0;
+    if !matches!(start.op(), Op::CollectiveStart(_)) {
+        return Err(fault("the plan waits for a collective that nothing starts"));
+    }
+    let (operand, result) = (dense_place(plan, operand)?, dense_place(plan, result)?);
+    Ok(Action::Wait { start: start.id, operand, result })
+}
+
+/// Engines move bytes: what they get is dense.
+fn dense_place(plan: &Plan, access: &Access) -> Result<Place, OpError> {
+    if access.layout.is_dense(access.ty.shape()) {
+        Place::new(plan, access)
+    } else {
+        Err(fault("a collective of a tensor that is not dense"))
+    }
 }

@@ -186,6 +186,7 @@ fn collective(at: &mut Attributes<'_>) -> Result<Op, Fault> {
         CollectiveKind::AllGather,
         CollectiveKind::ReduceScatter,
         CollectiveKind::Broadcast,
+        CollectiveKind::Reduce,
     ];
     for kind in kinds {
         if (CollectiveStart { kind, world: 1 }).name() == at.op.text {

@@ -1,0 +1,10 @@
+//! Several ranks in one process: what collectives compute, what goes wrong between ranks and how it is
+//! said, and training that gives on any number of ranks what it gives on one.
+
+mod ranks {
+    pub mod failures;
+    pub mod script;
+    pub mod support;
+    pub mod training;
+    pub mod values;
+}
