@@ -736,12 +736,12 @@ fn promises_for_every_order_are_never_skipped() {
             "step s(x: f32[64, 64]) {{\n  let a = exp(x)\n  let b = x @ x\n  ensure peak <= {limit} in every schedule\n  return sum(a) + sum(b)\n}}\ns(ones([64, 64]))\n"
         )
     };
-    folder.file("a.tg", &program(1 << 30));
+    folder.file("a.tg", program(1 << 30));
     let planned = folder.tg(&["plan", "a.tg", "--json"]);
     let value: Value = serde_json::from_str(&planned.out).unwrap();
     let worst = value["steps"][0]["worst_legal_bytes"].as_u64().unwrap();
     for (limit, code) in [(worst, Some(0)), (worst - 1, Some(1))] {
-        folder.file("a.tg", &program(limit));
+        folder.file("a.tg", program(limit));
         for command in [&["check", "a.tg"][..], &["check", "--no-fixes", "a.tg"], &["run", "a.tg"]] {
             let ran = folder.tg(command);
             assert_eq!(ran.code, code, "{command:?} {limit}: {}{}", ran.out, ran.err);

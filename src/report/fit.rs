@@ -22,8 +22,8 @@ pub fn shorten(text: &str, columns: usize, ellipsis: &str) -> String {
         }
     }
     let room = columns.saturating_sub(ellipsis.width());
-    let words = text.match_indices(' ').map(|(at, _)| at);
-    let end = words.filter(|&at| text.get(..at).is_some_and(|t| t.width() <= room)).last();
+    let mut words = text.match_indices(' ').map(|(at, _)| at);
+    let end = words.rfind(|&at| text.get(..at).is_some_and(|t| t.width() <= room));
     format!("{}{ellipsis}", end.and_then(|end| text.get(..end)).unwrap_or_default())
 }
 
