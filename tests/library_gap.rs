@@ -189,7 +189,7 @@ const UPDATES: [(&str, &str, &str); 4] = [
 ];
 
 /// Prints peak, bound and gap of every step; returns the gaps in per cent.
-fn gaps(name: &str, source: Source) -> Vec<f64> {
+fn gaps(name: &str, source: Source) -> Vec<(String, f64)> {
     let checked = Engine::new().check(source, &CompileOptions::default());
     assert!(checked.is_sound(), "{name}: {:?}", checked.diagnostics);
     assert!(!checked.plans.is_empty(), "{name} has no step");
@@ -204,10 +204,22 @@ fn gaps(name: &str, source: Source) -> Vec<f64> {
                 plan.name,
                 plan.kernels.len()
             );
-            gap
+            (name.to_owned(), gap)
         })
         .collect()
 }
+
+/// Within so many per cent a peak equals its bound.
+const EQUAL: f64 = 0.05;
+
+/// Steps whose gap is open, with the gap that they may have: copies of slices took the peak of the gru
+/// 12 % below what views need, and neither longer searches nor more work on the proof moved either end.
+const OPEN: &[(&str, f64)] = &[
+    ("gru (sgd)", 3.26),
+    ("gru (momentum)", 2.76),
+    ("gru (adamw)", 2.38),
+    ("gru (adamw, clipped)", 2.03),
+];
 
 #[test]
 fn library_models_and_examples_are_planned_at_their_bounds() {
@@ -230,12 +242,11 @@ fn library_models_and_examples_are_planned_at_their_bounds() {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         all.extend(gaps(&name, Source::file(&file).unwrap()));
     }
-    let tight = all.iter().filter(|&&gap| gap == 0.0).count();
-    let worst = all.iter().copied().fold(0.0, f64::max);
-    println!("{tight} of {} steps at their bound, the worst {worst:.3} % above", all.len());
+    let tight = all.iter().filter(|(_, gap)| *gap <= EQUAL).count();
+    println!("{tight} of {} steps at their bound", all.len());
     assert!(tight * 10 >= all.len() * 9, "only {tight} of {} steps are at their bound", all.len());
-    // Copies of slices took the gru's peak 12 % below what views need; how much lower it could go is not
-    // known: neither longer searches nor more work on the proof moved either end.
-    assert!(worst < 3.5, "a step is {worst} % above its bound");
-    assert!(all.iter().filter(|&&gap| gap >= 1.0).count() <= 4, "more than the steps of the gru are");
+    for (name, gap) in &all {
+        let limit = OPEN.iter().find(|(open, _)| open == name).map_or(1.0, |(_, limit)| *limit);
+        assert!(*gap < limit, "{name} is {gap} % above its bound");
+    }
 }

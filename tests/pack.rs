@@ -148,7 +148,8 @@ fn loads_that_no_packing_reaches_are_told_apart() {
         above += usize::from(check_small(&blocks, &format!("seed {seed}")));
     }
     println!("{above} of 100 are above their load");
-    assert!(above > 2);
+    // As many as brute force finds: the others can be as low as their load.
+    assert_eq!(above, 4);
 }
 
 /// A rectangle that is cut into blocks without gaps, so that its height is the least.

@@ -17,6 +17,9 @@ use crate::{
 /// More instructions than this are split: their registers would not stay in the cache.
 const GROUP_LIMIT: u32 = 128;
 
+/// Operands looked at to find out what a group reads.
+const READS: usize = 32;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct GroupId(pub u32);
 
@@ -48,10 +51,13 @@ pub(super) fn groups(laid: &Laid) -> Vec<Option<GroupId>> {
     for output in &graph.outputs {
         fusion.note(output.value.0, Use::Memory);
     }
-    // What others wait for is complete on its own: they may stand before the rest of a group.
+    // What others wait for is complete on its own: they may stand before the rest of a group. A commit
+    // is complete when its value is.
     for awaited in graph.nodes().flat_map(|n| n.after().iter().copied()) {
-        for result in graph.node(awaited).results() {
-            fusion.note(result.0, Use::Memory);
+        let awaited = graph.node(awaited);
+        let committed = awaited.args().iter().copied().filter(|_| matches!(awaited.op(), Op::Write(_)));
+        for value in awaited.results().chain(committed) {
+            fusion.note(value.0, Use::Memory);
         }
     }
     for node in graph.nodes().rev() {
@@ -144,22 +150,38 @@ impl Fusion<'_> {
     }
 
     /// In the group of `node`, `producer` would wait for an operand of `node` that is made later,
-    /// and keep two values of its own until then instead of one: as in a sum of gradients that come
-    /// one after another. What only is viewed later is there already.
+    /// and keep two values until then instead of its own one: as in a sum of gradients that come one
+    /// after another. What only is viewed later is there already.
     fn would_hold(&self, node: &Node<'_>, producer: &Node<'_>) -> bool {
-        let size = self.graph.ty(producer.result(0)).elements();
-        let held = producer.args().iter().enumerate().filter(|&(at, &arg)| {
-            let (maker, result) = self.viewed(arg);
-            let is_value = !matches!(maker.op(), Op::Read(_) | Op::Const(_) | Op::Literal(_) | Op::Scalar(_));
-            let is_first = producer.args().iter().take(at).all(|&earlier| earlier != arg);
-            // What is broadcast is smaller than the result.
-            is_value && is_first && self.graph.ty(maker.result(result)).elements() >= size
-        });
         let waits = node.args().iter().any(|&arg| {
             let (maker, _) = self.viewed(arg);
             maker.id > producer.id && !is_elementwise(maker.op())
         });
-        waits && !matches!(producer.role(), Role::Update { .. }) && held.count() > 1
+        waits && !matches!(producer.role(), Role::Update { .. }) && self.reads_several(producer)
+    }
+
+    /// Whether a node and the element-wise ones that may join it read more than one value as large as
+    /// its result.
+    fn reads_several(&self, node: &Node<'_>) -> bool {
+        let size = self.graph.ty(node.result(0)).elements();
+        let mut first = None;
+        let mut todo: Vec<ValueId> = node.args().to_vec();
+        for _ in 0..READS {
+            let Some(arg) = todo.pop() else { return false };
+            let (maker, result) = self.viewed(arg);
+            let value = maker.result(result);
+            let is_stored = !matches!(maker.op(), Op::Read(_) | Op::Const(_) | Op::Literal(_) | Op::Scalar(_));
+            // What is broadcast is smaller than the result.
+            if !is_stored || self.graph.ty(value).elements() < size || first == Some(value) {
+                continue;
+            }
+            if is_elementwise(maker.op()) && self.same_domain(node, &maker) {
+                todo.extend_from_slice(maker.args());
+            } else if first.replace(value).is_some() {
+                return true;
+            }
+        }
+        true
     }
 
     /// The node that makes what `value` is a view of, and as which of its results.

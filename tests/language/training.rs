@@ -278,8 +278,10 @@ print(\"{{net.w.dtype}} {{float(f32(net.w)[0]):.2f}}\")"
     assert_eq!(run(&program("optim.sgd(net, lr: 0.001, momentum: 0.5, master: f32)")), "bf16 0.00");
 }
 
+/// The barrier of `bind: output` waits for the commits of a region, which the next pass over the state
+/// must not be fused with.
 #[test]
-fn state_in_regions_of_micro_batches() {
+fn state_in_regions_of_micro_batches_works_in_every_binding() {
     let program = |options: &str| {
         format!(
             "use nn
@@ -301,7 +303,7 @@ for i in 0..3 {{ print(train(reshape(arange(32), [4, 8]) * 0.37 + i)) }}"
         )
     };
     let expected = run(&program(""));
-    for bind in ["all", "grad", "none"] {
+    for bind in ["all", "grad", "output", "none"] {
         assert_eq!(run(&program(&format!("(bind: {bind})"))), expected, "{bind}");
     }
 }
