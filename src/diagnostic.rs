@@ -34,8 +34,25 @@ pub struct Fix {
     /// What the change does to memory, found by planning the changed program. `None` for changes
     /// that are not about memory.
     pub savings: Option<Savings>,
-    /// The program computes the same results after it: `tg fix` applies no others.
-    pub keeps_results: bool,
+    /// What the program computes after it.
+    pub results: Results,
+}
+
+/// What a change does to the results of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Results {
+    Same,
+    /// The same up to rounding.
+    Rounded,
+    /// Others, for the reader to judge.
+    Others,
+}
+
+impl Fix {
+    /// Whether results are the same after it, to the bit: `tg fix` applies no others.
+    pub fn keeps_results(&self) -> bool {
+        self.results == Results::Same
+    }
 }
 
 /// Peak and worst legal order of a step before and after a fix, in bytes. All four were planned.
@@ -132,7 +149,7 @@ impl Diagnostic {
     }
 
     pub fn fix(mut self, title: impl Into<String>, edits: Vec<Edit>) -> Self {
-        self.fixes.push(Fix { title: title.into(), edits, savings: None, keeps_results: true });
+        self.fixes.push(Fix { title: title.into(), edits, savings: None, results: Results::Same });
         self
     }
 

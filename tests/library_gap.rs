@@ -214,12 +214,8 @@ const EQUAL: f64 = 0.05;
 
 /// Steps whose gap is open, with the gap that they may have: copies of slices took the peak of the gru
 /// 12 % below what views need, and neither longer searches nor more work on the proof moved either end.
-const OPEN: &[(&str, f64)] = &[
-    ("gru (sgd)", 3.26),
-    ("gru (momentum)", 2.76),
-    ("gru (adamw)", 2.38),
-    ("gru (adamw, clipped)", 2.03),
-];
+const OPEN: &[(&str, f64)] =
+    &[("gru (sgd)", 3.26), ("gru (momentum)", 2.76), ("gru (adamw)", 2.38), ("gru (adamw, clipped)", 2.03)];
 
 #[test]
 fn library_models_and_examples_are_planned_at_their_bounds() {

@@ -105,7 +105,7 @@ fn improve(
 /// The fix that saves most, of those that `tg fix` may make: those that raise the worst legal order
 /// come after all others.
 fn best(diagnostics: &[Diagnostic]) -> Option<Fix> {
-    let fixes = diagnostics.iter().flat_map(|d| &d.fixes).filter(|f| f.keeps_results);
+    let fixes = diagnostics.iter().flat_map(|d| &d.fixes).filter(|f| f.keeps_results());
     let ranked = fixes.filter_map(|f| {
         let s = f.savings?;
         let (gains, rises) = (s.saves_bytes(), s.raises_worst());

@@ -62,6 +62,6 @@ fn fixes(facts: &Facts<'_>, step: usize, trials: &mut Trials<'_>) -> Vec<Fix> {
             found.push((fix(&candidate, savings), savings));
         }
     }
-    found.sort_by_key(|(f, s)| (!f.keeps_results, s.peak_after));
+    found.sort_by_key(|(f, s)| (!f.keeps_results(), s.peak_after));
     found.into_iter().take(2).map(|(f, _)| f).collect()
 }

@@ -1,7 +1,7 @@
 //! What a kind hands over: a diagnostic without fixes, and changes that may help.
 
 use crate::{
-    diagnostic::{Code, Diagnostic, Edit},
+    diagnostic::{Code, Diagnostic, Edit, Results},
     source::Span,
 };
 
@@ -11,18 +11,23 @@ pub struct Candidate {
     /// In the imperative: "return a copy".
     pub title: String,
     pub edits: Vec<Edit>,
-    /// The program computes the same results after it.
-    pub keeps_results: bool,
+    pub results: Results,
 }
 
 impl Candidate {
     pub fn new(title: impl Into<String>, edits: Vec<Edit>) -> Candidate {
-        Candidate { title: title.into(), edits, keeps_results: true }
+        Candidate { title: title.into(), edits, results: Results::Same }
     }
 
     /// A change after which the program computes something else, offered for the reader to judge.
     pub fn by_hand(mut self) -> Candidate {
-        self.keeps_results = false;
+        self.results = Results::Others;
+        self
+    }
+
+    /// A change after which results are rounded differently.
+    pub fn rounded(mut self) -> Candidate {
+        self.results = Results::Rounded;
         self
     }
 }

@@ -157,14 +157,16 @@ fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diag
                 None if savings.worst_after > savings.worst_before => return None,
                 _ => {}
             }
-            if savings.worst_after > savings.worst_before {
-                diagnostic.notes.push(
-                    "only orders that are not planned gain by it: a region orders the backward pass".into(),
-                );
-            }
             let mut fixes = helpful(trials, step, others, NOTABLE, false);
             if fixes.is_empty() {
                 fixes.push(fix(removal, savings));
+                // Advice then, not a fault: the region does something, if not for the planned order.
+                if savings.worst_after > savings.worst_before {
+                    diagnostic.severity = Severity::Note;
+                    diagnostic.notes.push(
+                        "a region orders the backward pass: without it, more may be alive in orders that are legal, but not planned".into(),
+                    );
+                }
             }
             diagnostic.fixes = fixes;
             Some(diagnostic)
@@ -223,11 +225,11 @@ fn helpful(
         }
     }
     found.sort_by_key(|(f, s)| {
-        (!f.keeps_results, s.raises_worst(), s.more_work() > CHEAP, s.peak_after, s.worst_after)
+        (!f.keeps_results(), s.raises_worst(), s.more_work() > CHEAP, s.peak_after, s.worst_after)
     });
     let mut fixes: Vec<Fix> = Vec::new();
     for (fix, _) in found {
-        if fixes.iter().all(|f| f.keeps_results != fix.keeps_results) {
+        if fixes.iter().all(|f| f.keeps_results() != fix.keeps_results()) {
             fixes.push(fix);
         }
     }
@@ -239,7 +241,7 @@ fn fix(candidate: &Candidate, savings: Savings) -> Fix {
         title: candidate.title.clone(),
         edits: candidate.edits.clone(),
         savings: Some(savings),
-        keeps_results: candidate.keeps_results,
+        results: candidate.results,
     }
 }
 
@@ -259,7 +261,7 @@ fn pairs(trials: &mut Trials<'_>, without: &[(usize, Finding)]) -> Vec<(u64, Dia
             };
             let edits: Vec<Edit> = a.edits.iter().chain(&b.edits).cloned().collect();
             let title = format!("do both: {}; {}", a.title, b.title);
-            let both = Candidate { title, edits, keeps_results: a.keeps_results && b.keeps_results };
+            let both = Candidate { title, edits, results: a.results.max(b.results) };
             let fixes = helpful(trials, step, &[both], least, false);
             if fixes.is_empty() {
                 continue;

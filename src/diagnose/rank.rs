@@ -31,7 +31,9 @@ pub fn choose(mut all: Vec<(u64, Diagnostic)>, show_all: bool) -> Found {
         let best = diagnostic.fixes.first();
         // A change of the same text that saves no more is no second thing to do.
         let same = kept.iter_mut().find(|(k, _)| match (k.fixes.first(), best) {
-            (Some(a), Some(b)) => a.keeps_results == b.keeps_results && !tree::are_apart(&a.edits, &b.edits),
+            (Some(a), Some(b)) => {
+                a.keeps_results() == b.keeps_results() && !tree::are_apart(&a.edits, &b.edits)
+            }
             _ => false,
         });
         match same {

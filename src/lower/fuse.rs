@@ -170,7 +170,8 @@ impl Fusion<'_> {
             let Some(arg) = todo.pop() else { return false };
             let (maker, result) = self.viewed(arg);
             let value = maker.result(result);
-            let is_stored = !matches!(maker.op(), Op::Read(_) | Op::Const(_) | Op::Literal(_) | Op::Scalar(_));
+            let is_stored =
+                !matches!(maker.op(), Op::Read(_) | Op::Const(_) | Op::Literal(_) | Op::Scalar(_));
             // What is broadcast is smaller than the result.
             if !is_stored || self.graph.ty(value).elements() < size || first == Some(value) {
                 continue;

@@ -4,7 +4,7 @@
 //! the notes and help below are written here: ariadne colours the first even when colours are
 //! off, and computes the places from the excerpt it is given.
 
-use std::{fmt, ops::Range};
+use std::{cmp::Ordering, fmt, ops::Range};
 
 use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
 use unicode_width::UnicodeWidthStr;
@@ -17,7 +17,7 @@ use super::{
     visible,
 };
 use crate::{
-    diagnostic::{Diagnostic, Fix, Label, Savings, Severity},
+    diagnostic::{Diagnostic, Fix, Label, Results, Savings, Severity},
     source::{FileId, SourceFile, SourceMap},
 };
 
@@ -372,8 +372,10 @@ fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
         text.push_str(": ");
         text.push_str(&savings_text(savings));
     }
-    if !fix.keeps_results {
-        text.push_str("; this changes what the program computes");
+    match fix.results {
+        Results::Same => {}
+        Results::Rounded => text.push_str("; results are rounded differently"),
+        Results::Others => text.push_str("; this changes what the program computes"),
     }
     text
 }
@@ -381,20 +383,21 @@ fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
 /// Which of the two figures falls, and from where to where; what it costs.
 pub fn savings_text(savings: &Savings) -> String {
     let Savings { peak_before, peak_after, worst_before, worst_after, .. } = *savings;
+    // A difference that cannot be read is none.
     let change = |before: u64, after: u64| {
         let (from, to) = (Bytes(before).to_string(), Bytes(after).to_string());
-        let (from, to) = if from == to { (format!("{before} B"), format!("{after} B")) } else { (from, to) };
-        match after.cmp(&before) {
-            std::cmp::Ordering::Less => format!("falls from {from} to {to}"),
-            std::cmp::Ordering::Equal => format!("stays at {}", Bytes(after)),
-            std::cmp::Ordering::Greater => format!("rises from {from} to {to}"),
-        }
+        let order = if from == to { Ordering::Equal } else { after.cmp(&before) };
+        let text = match order {
+            Ordering::Less => format!("falls from {from} to {to}"),
+            Ordering::Equal => format!("stays at {to}"),
+            Ordering::Greater => format!("rises from {from} to {to}"),
+        };
+        (order, text)
     };
-    let peak = change(peak_before, peak_after);
-    let worst = change(worst_before, worst_after);
-    // One that rises where the other falls must not be overlooked.
-    let trades = (peak_after < peak_before && worst_after > worst_before)
-        || (peak_after > peak_before && worst_after < worst_before);
+    let (peak_order, peak) = change(peak_before, peak_after);
+    let (worst_order, worst) = change(worst_before, worst_after);
+    // One that rises where the other does not must not be overlooked.
+    let trades = (peak_order == Ordering::Greater) != (worst_order == Ordering::Greater);
     let and = if trades { "but" } else { "and" };
     let mut text =
         format!("the peak {peak} in the planned order, {and} {worst} in the worst legal one (re-planned)");

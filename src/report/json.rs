@@ -60,7 +60,7 @@ fn fix(fix: &Fix, sources: &SourceMap) -> Value {
     let edits: Vec<Value> = fix.edits.iter().map(|e| edit(e, sources)).collect();
     let mut object = Map::new();
     object.insert("title".into(), fix.title.as_str().into());
-    object.insert("keeps_results".into(), fix.keeps_results.into());
+    object.insert("keeps_results".into(), fix.keeps_results().into());
     object.insert("edits".into(), edits.into());
     savings(&mut object, fix.savings);
     Value::Object(object)

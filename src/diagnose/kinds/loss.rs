@@ -121,7 +121,7 @@ fn of_loss(facts: &Facts<'_>, loss: &Loss) -> Option<Finding> {
     );
     let diagnostic = Diagnostic::new(Severity::Note, codes::WHOLE_SCORES, scores, message)
         .label(format!("all rows: {}", Bytes(facts.bytes(buffer))))
-        .note("the loss is a mean over rows: it can be worked out for some rows after others; only the rounding of the sum differs then");
+        .note("the loss is a mean over rows: it is also the mean of the losses of equal parts of them, one after another");
     let mut finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::PeakFalls(ADVICE))
         .candidates(candidates(facts, loss));
     if product != scores {
@@ -173,6 +173,8 @@ fn candidate(tree: &Tree<'_>, loss: &Loss, rows: usize, parts: usize, open: &str
         edits.push(tree.remove_statement(*stmt));
     }
     let how = if open.is_empty() { "" } else { ", each in a region" };
-    let title = format!("sum the loss over {parts} parts of {rows} rows{how}: `{open}{call}{close}`");
-    Candidate::new(title, edits).by_hand()
+    let title = format!(
+        "take the mean of the losses of {parts} parts of {rows} rows{how}, `for part in 0..{parts}`: `{open}{call}{close}`"
+    );
+    Candidate::new(title, edits).rounded()
 }

@@ -50,12 +50,12 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing makes the recompute of this region wait for the gradient: an order that runs it right after the forward pass is legal, and keeps all of it",
-                "leaves the gradient out",
+                "without gradient",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing holds the recompute of this region back: it merges with the forward pass, and everything is kept as if there were no region",
-                "leaves everything out",
+                "holds nothing",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
@@ -77,7 +77,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         )
-        .candidate(Candidate::new("leave `bind` out: by default the region waits for its gradient, and the next one for its weight gradients", vec![edit]));
+        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in, and the region before it for its weight gradients", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all
@@ -127,17 +127,42 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
         let finding = Finding::new(
             Diagnostic::warning(codes::BARRIER_WITHOUT_GRADIENT, whole, message)
                 .label("holds back the input only")
-                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here"))
-                .help(format!(
-                    "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`"
-                )),
+                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here")),
             facts.peak_bytes() / 2,
-            Accept::Always,
-        )
-        .candidate(Candidate::new("hold both", edits));
+            Accept::AnyFalls(SHARE),
+        );
+        let both = format!(
+            "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`, `pullback(…, {later})`"
+        );
+        let mut finding = finding.candidate(Candidate::new(&both, edits.clone()));
+        // Weight gradients that may wait keep as much: the gradient goes on together with them.
+        if let Some((more, how)) = passed_together(tree, call) {
+            let all = edits.into_iter().chain(more).collect();
+            finding = finding.candidate(Candidate::new(format!("{both}; {how}"), all));
+        }
         all.push(with_peak(facts, finding));
     }
     all
+}
+
+/// `let grads, back = pullback(…)` in two statements, with a barrier between them: what comes back
+/// waits for the weight gradients. The edits, and what they do in words.
+fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)> {
+    let Child::Stmt(stmt) = tree.statement_of(call)? else { return None };
+    let StmtKind::Let { names, value, .. } = &tree.ast.stmt(stmt).kind else { return None };
+    let [grads, back] = names.as_slice() else { return None };
+    if *value != call {
+        return None;
+    }
+    let span = tree.ast.stmt(stmt).span;
+    let (grads_made, back_made) = (format!("{}_made", grads.name), format!("{}_made", back.name));
+    let statement = format!("let {}, {} = barrier({grads_made}, {back_made})", grads.name, back.name);
+    let edits = vec![
+        Edit { span: grads.span, text: grads_made },
+        Edit { span: back.span, text: back_made },
+        insert(span, span.end, format!("\n{}{statement}", tree.indent(span.start))),
+    ];
+    Some((edits, format!("pass it on with the weight gradients: `{statement}`")))
 }
 
 /// Whether an expression is in the body of the step that is looked at.

@@ -63,13 +63,11 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             "this region raises the peak: what it needs to compute again takes more than what it frees"
                 .to_owned(),
         );
-        let diagnostic =
-            Diagnostic::warning(code, span, message).label("computed twice, for nothing").note(alive(facts));
+        let diagnostic = Diagnostic::warning(code, span, message).label("computed twice").note(alive(facts));
         let mut finding =
             Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
                 .candidate(remove.clone());
         if is_whole {
-            finding.diagnostic.help.push("put each layer into a region of its own".into());
             for one in recompute::of_loops(tree) {
                 let mut edits = remove.edits.clone();
                 edits.extend(one.edits);
