@@ -284,7 +284,11 @@ fn of_changes_that_compete_the_better_comes_first() {
     let fixes = &of_code(&checked, "TG0340")[0].fixes;
     let after: Vec<u64> = fixes.iter().filter_map(|f| f.savings).map(|s| s.peak_after).collect();
     assert!(after.len() == 2 && after[0] < after[1], "{after:?}");
-    assert!(fixes[0].title.starts_with("take the mean of the losses of 8 parts of 64 rows"), "{}", fixes[0].title);
+    assert!(
+        fixes[0].title.starts_with("take the mean of the losses of 8 parts of 64 rows"),
+        "{}",
+        fixes[0].title
+    );
 }
 
 #[test]

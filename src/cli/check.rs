@@ -46,6 +46,9 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
     if failed { Exit::Errors } else { Exit::Success }
 }
 
+/// The two words of savings that are not the field's own.
+const WORDS: &str = "re-planned: the change was made, compiled and planned to measure it\nworst legal order: of all that the program allows, the one with the most alive\n";
+
 /// Writes what there is to say of one file; whether that makes the command fail.
 fn show(
     name: &str,
@@ -66,6 +69,9 @@ fn show(
     if format == Format::Human {
         if !all.is_empty() {
             text.push('\n');
+        }
+        if all.iter().any(|d| d.savings().is_some()) {
+            text.push_str(WORDS);
         }
         if hidden > 0 {
             let s = if hidden == 1 { "" } else { "s" };
