@@ -1,12 +1,15 @@
 //! Programs and files that are cut off, damaged or absurd: always an error with a code and a line,
 //! never a fault of `tg` itself, and no file left behind.
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
+use folder::Folder;
 use tg::engine::{CompileOptions, Engine, Source};
 
 const EXAMPLES: [&str; 6] =
@@ -26,55 +29,21 @@ fn check(text: &str, what: &str) {
 }
 
 /// A folder of its own for a test, removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tg-bad-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Folder {
-        fs::write(self.0.join(name), content).unwrap();
-        self
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.0).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
     /// Runs `tg COMMAND bad.tg` on a text: the exit code and all that was printed.
-    fn tg(&self, command: &str, text: impl AsRef<[u8]>) -> (Option<i32>, String) {
-        self.file("bad.tg", text);
-        let output = Command::new(env!("CARGO_BIN_EXE_tg"))
-            .args([command, "bad.tg"])
-            .current_dir(&self.0)
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap();
-        let printed = [output.stdout, output.stderr].concat();
-        let printed = String::from_utf8(printed).expect("what is printed is UTF-8");
+    fn judge(&self, command: &str, text: impl AsRef<[u8]>) -> (Option<i32>, String) {
+        let ran = self.file("bad.tg", text).tg(&[command, "bad.tg"]);
+        let printed = ran.out + &ran.err;
         assert!(!printed.contains("panicked") && !printed.contains("TG09"), "{printed:.2000}");
-        (output.status.code(), printed)
+        (ran.code, printed)
     }
 
     /// Asserts that a text fails with a code on a line.
     fn fails(&self, command: &str, text: impl AsRef<[u8]>, code: &str, line: u32) {
-        let (status, printed) = self.tg(command, text);
+        let (status, printed) = self.judge(command, text);
         assert_eq!(status, Some(1), "{printed:.2000}");
         assert!(printed.contains(&format!("error[{code}]")), "{code} is missing: {printed:.2000}");
         assert!(printed.contains(&format!("bad.tg:{line}:")), "line {line} is missing: {printed:.2000}");
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -108,11 +77,11 @@ fn characters_of_all_kinds() {
     folder.fails("check", "print(\"日本語 שלום\")\nlet é = 日 +\n", "TG0101", 2);
     folder.fails("check", "if true {\n\tprint(1) §\n}\n", "TG0104", 2);
     for right in ["let x = 1\r\nprint(x)\r\n", "\u{feff}print(1)\n", "if true {\n\tprint(1)\n}\n"] {
-        let (status, printed) = folder.tg("run", right);
+        let (status, printed) = folder.judge("run", right);
         assert_eq!((status, printed.trim()), (Some(0), "1"), "{right:?}");
     }
     // Not UTF-8 at all.
-    let (status, printed) = folder.tg("check", b"let x = \xff\xfe\n");
+    let (status, printed) = folder.judge("check", b"let x = \xff\xfe\n");
     assert!(status == Some(1) && printed.contains("TG0404") && printed.contains("UTF-8"), "{printed}");
 }
 
@@ -131,7 +100,7 @@ fn brackets_and_depth() {
     for long in
         [format!("print(\"{}\")\n", "x".repeat(1 << 20)), format!("let x = [{}0]\n", "1, ".repeat(1 << 18))]
     {
-        assert_eq!(folder.tg("check", long).0, Some(0));
+        assert_eq!(folder.judge("check", long).0, Some(0));
     }
 }
 
@@ -168,7 +137,7 @@ fn files_that_are_missing_or_damaged() {
     let read = |name: &str| format!("print(1)\nlet x = data.load(\"{name}\")\nprint(x)\n");
     let good = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }\n", 24);
     folder.file("good.npy", &good);
-    assert_eq!(folder.tg("run", read("good.npy")).0, Some(0));
+    assert_eq!(folder.judge("run", read("good.npy")).0, Some(0));
     for command in ["check", "run"] {
         folder.fails(command, read("missing.npy"), "TG0403", 2);
         folder.fails(command, read("missing.safetensors"), "TG0403", 2);
@@ -198,11 +167,11 @@ fn files_that_are_missing_or_damaged() {
 fn parameters_that_do_not_fit() {
     let folder = Folder::new("parameters");
     let net = "use nn\nlet net = nn.Linear(2, 3)\n";
-    assert_eq!(folder.tg("run", format!("{net}save(\"good.safetensors\", net)\n")).0, Some(0));
+    assert_eq!(folder.judge("run", format!("{net}save(\"good.safetensors\", net)\n")).0, Some(0));
     let load = |n: usize, m: usize, field: &str| {
         format!("use nn\nlet net = nn.{field}({n}, {m})\nload(\"good.safetensors\", net)\n")
     };
-    assert_eq!(folder.tg("run", load(2, 3, "Linear")).0, Some(0));
+    assert_eq!(folder.judge("run", load(2, 3, "Linear")).0, Some(0));
     folder.fails("run", load(3, 2, "Linear"), "TG0404", 3);
     folder.fails("run", load(2, 3, "Embedding"), "TG0404", 3);
 }

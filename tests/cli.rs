@@ -1,12 +1,15 @@
 //! The command itself: what it prints where, and its exit codes.
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::{
     fs,
-    io::{BufRead, BufReader, Write},
-    path::PathBuf,
+    io::{BufRead, BufReader},
     process::{Command, Stdio},
 };
 
+use folder::{Folder, Ran};
 use serde_json::Value;
 use tg::{
     engine::{CompileOptions, Engine, Source},
@@ -97,63 +100,7 @@ fn pages_show_what_they_say() {
 }
 
 /// What a command left behind.
-struct Ran {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
 /// A folder of its own for a test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tg-cli-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Folder {
-        fs::write(self.0.join(name), content).unwrap();
-        self
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tg"));
-        command.args(args).current_dir(&self.0).env_remove("NO_COLOR").env("LC_ALL", "C.UTF-8");
-        command
-    }
-
-    fn tg(&self, args: &[&str]) -> Ran {
-        self.tg_with_input(args, "")
-    }
-
-    fn tg_with_input(&self, args: &[&str], input: impl AsRef<[u8]>) -> Ran {
-        let mut child = self
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A command that does not read its input closes it.
-        let _ = child.stdin.take().unwrap().write_all(input.as_ref());
-        let output = child.wait_with_output().unwrap();
-        Ran {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 const TRAIN: &str = "\
 use nn
 use optim

@@ -1,58 +1,20 @@
 //! `tg fix`: what it writes, what it refuses, and that the promised peak is there afterwards.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+#[path = "support/folder.rs"]
+mod folder;
 
-struct Folder(PathBuf);
+use std::{fs, path::Path};
 
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tg-fix-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn tg(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tg"));
-        command.args(args).current_dir(&self.0).env_remove("NO_COLOR").env("LC_ALL", "C.UTF-8");
-        command.output().unwrap()
-    }
-
-    fn put(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).unwrap();
-    }
-
-    fn text(&self, name: &str) -> String {
-        fs::read_to_string(self.0.join(name)).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use folder::Folder;
 
 fn example(code: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/diagnose/{code}.tg"));
     fs::read_to_string(path).unwrap()
 }
 
-fn out(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
 fn peak(folder: &Folder, name: &str) -> u64 {
     let plan = folder.tg(&["plan", "--json", name]);
-    let value: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
     value["steps"][0]["peak_bytes"].as_u64().unwrap()
 }
 
@@ -61,19 +23,19 @@ fn fixes_are_written_and_the_peak_is_the_one_that_was_promised() {
     let folder = Folder::new("written");
     for code in ["TG0303", "TG0304", "TG0309", "TG0315", "TG0316"] {
         let name = format!("{code}.tg");
-        folder.put(&name, &example(code));
+        folder.file(&name, example(code));
         let before = peak(&folder, &name);
         let fixed = folder.tg(&["fix", &name]);
-        assert_eq!(fixed.status.code(), Some(0), "{code}: {}", err(&fixed));
+        assert_eq!(fixed.code, Some(0), "{code}: {}", fixed.err);
         let after = peak(&folder, &name);
         assert!(after < before, "{code}: {before} to {after}");
-        assert!(err(&fixed).contains(&format!("({after} bytes)")), "{code}: {}", err(&fixed));
-        assert!(err(&fixed).starts_with("fixed: "), "{code}: {}", err(&fixed));
+        assert!(fixed.err.contains(&format!("({after} bytes)")), "{code}: {}", fixed.err);
+        assert!(fixed.err.starts_with("fixed: "), "{code}: {}", fixed.err);
         let check = folder.tg(&["check", "--no-fixes", &name]);
-        assert_eq!(check.status.code(), Some(0), "{code}: {}", out(&check));
+        assert_eq!(check.code, Some(0), "{code}: {}", check.out);
         // Nothing is left to do.
         let again = folder.tg(&["fix", &name]);
-        assert_eq!(out(&again), format!("nothing to fix: {name}\n"), "{}", folder.text(&name));
+        assert_eq!(again.out, format!("nothing to fix: {name}\n"), "{}", folder.text(&name));
     }
 }
 
@@ -84,33 +46,33 @@ fn fixes_keep_permissions_and_links() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new("fix-links");
     let text = example("TG0304");
-    folder.put("real.tg", &text);
+    folder.file("real.tg", &text);
     let real = folder.0.join("real.tg");
     std::fs::set_permissions(&real, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::os::unix::fs::symlink("real.tg", folder.0.join("link.tg")).unwrap();
     let fixed = folder.tg(&["fix", "link.tg"]);
-    assert_eq!(fixed.status.code(), Some(0), "{}", err(&fixed));
+    assert_eq!(fixed.code, Some(0), "{}", fixed.err);
     assert!(std::fs::symlink_metadata(folder.0.join("link.tg")).unwrap().is_symlink());
     assert_ne!(std::fs::read_to_string(&real).unwrap(), text);
     assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o600);
     // A file that says so is not written.
-    folder.put("locked.tg", &text);
+    folder.file("locked.tg", &text);
     let locked = folder.0.join("locked.tg");
     std::fs::set_permissions(&locked, std::fs::Permissions::from_mode(0o444)).unwrap();
     let refused = folder.tg(&["fix", "locked.tg"]);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(err(&refused).contains("cannot write `locked.tg`"), "{}", err(&refused));
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains("cannot write `locked.tg`"), "{}", refused.err);
     assert_eq!(std::fs::read_to_string(&locked).unwrap(), text);
 }
 
 #[test]
 fn a_dry_run_shows_a_diff_and_writes_nothing() {
     let folder = Folder::new("dry");
-    folder.put("a.tg", &example("TG0303"));
+    folder.file("a.tg", example("TG0303"));
     let dry = folder.tg(&["fix", "--dry-run", "a.tg"]);
-    assert_eq!(dry.status.code(), Some(0));
+    assert_eq!(dry.code, Some(0));
     let expected = "--- a.tg\n+++ a.tg\n@@ -10,7 +10,7 @@\n \n step train(x: f32[1024, 256]) {\n   let h = x @ net.a\n-  let gate = h[:, 0..1]\n+  let gate = copy(h[:, 0..1])\n   let y = tanh(h)\n   let loss = sum(tanh(y @ net.b) * sigmoid(gate @ net.row))\n   minimize loss over net with optim.sgd(lr: 0.1)\n";
-    assert_eq!(out(&dry), expected);
+    assert_eq!(dry.out, expected);
     assert_eq!(folder.text("a.tg"), example("TG0303"));
 }
 
@@ -118,9 +80,9 @@ fn a_dry_run_shows_a_diff_and_writes_nothing() {
 fn changes_of_the_results_are_left_to_the_reader() {
     let folder = Folder::new("by-hand");
     for code in ["TG0301", "TG0308"] {
-        folder.put("a.tg", &example(code));
+        folder.file("a.tg", example(code));
         let fixed = folder.tg(&["fix", "a.tg"]);
-        assert_eq!((fixed.status.code(), out(&fixed).as_str()), (Some(0), "nothing to fix: a.tg\n"));
+        assert_eq!((fixed.code, fixed.out.as_str()), (Some(0), "nothing to fix: a.tg\n"));
         assert_eq!(folder.text("a.tg"), example(code));
     }
 }
@@ -129,13 +91,13 @@ fn changes_of_the_results_are_left_to_the_reader() {
 fn programs_with_errors_are_not_touched() {
     let folder = Folder::new("errors");
     let text = "step f(x: f32[4]) {\n  return y\n}\n";
-    folder.put("a.tg", text);
+    folder.file("a.tg", text);
     let fixed = folder.tg(&["fix", "a.tg"]);
-    assert_eq!(fixed.status.code(), Some(1));
-    assert!(err(&fixed).contains("TG0201"), "{}", err(&fixed));
+    assert_eq!(fixed.code, Some(1));
+    assert!(fixed.err.contains("TG0201"), "{}", fixed.err);
     assert_eq!(folder.text("a.tg"), text);
-    assert_eq!(folder.tg(&["fix", "missing.tg"]).status.code(), Some(1));
-    assert_eq!(folder.tg(&["fix"]).status.code(), Some(2));
+    assert_eq!(folder.tg(&["fix", "missing.tg"]).code, Some(1));
+    assert_eq!(folder.tg(&["fix"]).code, Some(2));
 }
 
 #[test]
@@ -143,33 +105,33 @@ fn a_contract_that_a_fix_makes_hold_is_met_afterwards() {
     let folder = Folder::new("contract");
     let text = example("TG0316.quiet").replace("checkpoint < b(x) >", "b(x)");
     let text = text.replace("  return loss", "  ensure peak <= 24 MiB\n  return loss");
-    folder.put("a.tg", &text);
+    folder.file("a.tg", &text);
     let before = folder.tg(&["check", "a.tg"]);
-    assert_eq!(before.status.code(), Some(1));
-    assert!(out(&before).contains("alive at the peak:"), "{}", out(&before));
-    assert!(out(&before).contains("`checkpoint < b(x) >`"), "{}", out(&before));
+    assert_eq!(before.code, Some(1));
+    assert!(before.out.contains("alive at the peak:"), "{}", before.out);
+    assert!(before.out.contains("`checkpoint < b(x) >`"), "{}", before.out);
     let fixed = folder.tg(&["fix", "a.tg"]);
-    assert_eq!(fixed.status.code(), Some(0), "{}", err(&fixed));
-    assert_eq!(folder.tg(&["check", "--no-fixes", "a.tg"]).status.code(), Some(0));
+    assert_eq!(fixed.code, Some(0), "{}", fixed.err);
+    assert_eq!(folder.tg(&["check", "--no-fixes", "a.tg"]).code, Some(0));
     assert!(folder.text("a.tg").contains("x = checkpoint < b(x) >"));
 }
 
 #[test]
 fn deny_warnings_fails_on_a_finding_and_not_on_a_note() {
     let folder = Folder::new("deny");
-    folder.put("warning.tg", &example("TG0303"));
-    folder.put("note.tg", &example("TG0305"));
-    assert_eq!(folder.tg(&["check", "warning.tg"]).status.code(), Some(0));
-    assert_eq!(folder.tg(&["check", "--deny", "warnings", "warning.tg"]).status.code(), Some(1));
-    assert_eq!(folder.tg(&["check", "--deny", "warnings", "note.tg"]).status.code(), Some(0));
+    folder.file("warning.tg", example("TG0303"));
+    folder.file("note.tg", example("TG0305"));
+    assert_eq!(folder.tg(&["check", "warning.tg"]).code, Some(0));
+    assert_eq!(folder.tg(&["check", "--deny", "warnings", "warning.tg"]).code, Some(1));
+    assert_eq!(folder.tg(&["check", "--deny", "warnings", "note.tg"]).code, Some(0));
 }
 
 #[test]
 fn plan_has_the_findings_of_its_steps() {
     let folder = Folder::new("plan");
-    folder.put("a.tg", &example("TG0303"));
+    folder.file("a.tg", example("TG0303"));
     let plan = folder.tg(&["plan", "--json", "a.tg"]);
-    let value: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&plan.out).unwrap();
     let found = &value["steps"][0]["diagnostics"][0];
     assert_eq!(found["code"], "TG0303");
     assert_eq!(found["peak_before"], value["steps"][0]["peak_bytes"]);
@@ -180,18 +142,18 @@ fn plan_has_the_findings_of_its_steps() {
 #[test]
 fn library_frames_are_shown_when_asked_for() {
     let folder = Folder::new("frames");
-    folder.put("a.tg", &example("TG0304"));
-    let plain = out(&folder.tg(&["check", "a.tg"]));
+    folder.file("a.tg", example("TG0304"));
+    let plain = folder.tg(&["check", "a.tg"]).out;
     assert!(!plain.contains("std/nn.tg"), "{plain}");
-    let with = out(&folder.tg(&["check", "--library-frames", "a.tg"]));
+    let with = folder.tg(&["check", "--library-frames", "a.tg"]).out;
     assert!(with.contains("std/nn.tg") && with.contains("by way of this line of the library"), "{with}");
 }
 
 #[test]
 fn each_fix_says_what_both_figures_do() {
     let folder = Folder::new("figures");
-    folder.put("a.tg", &example("TG0303"));
-    let fixed = err(&folder.tg(&["fix", "a.tg"]));
+    folder.file("a.tg", example("TG0303"));
+    let fixed = folder.tg(&["fix", "a.tg"]).err;
     let line = fixed.lines().nth(1).unwrap();
     assert!(line.starts_with("  the peak falls from ") && line.contains("in the worst legal one"), "{fixed}");
 }
@@ -200,12 +162,12 @@ fn each_fix_says_what_both_figures_do() {
 fn next_to_nothing_is_not_bought_with_a_worse_worst_order() {
     let folder = Folder::new("traded");
     // Taking the regions away saves 256 bytes, and lets the worst legal order rise by a MiB.
-    folder.put("a.tg", &example("TG0314"));
-    let check = out(&folder.tg(&["check", "a.tg"]));
+    folder.file("a.tg", example("TG0314"));
+    let check = folder.tg(&["check", "a.tg"]).out;
     let words: Vec<&str> = check.split_whitespace().filter(|w| !["│", "|"].contains(w)).collect();
     assert!(words.join(" ").contains("in the planned order, but rises from"), "{check}");
     let fixed = folder.tg(&["fix", "a.tg"]);
-    assert_eq!(out(&fixed), "nothing to fix: a.tg\n");
+    assert_eq!(fixed.out, "nothing to fix: a.tg\n");
     assert_eq!(folder.text("a.tg"), example("TG0314"));
 }
 
@@ -215,8 +177,8 @@ fn a_promise_for_every_order_is_never_broken_by_a_fix() {
     // The region keeps the worst legal order at 3.5 MiB; without it, 4.5 MiB are legal.
     let text =
         example("TG0314").replace("  return loss", "  ensure peak <= 4 MiB in every schedule\n  return loss");
-    folder.put("a.tg", &text);
+    folder.file("a.tg", &text);
     let check = folder.tg(&["check", "--all", "a.tg"]);
-    assert_eq!(check.status.code(), Some(0), "{}", out(&check));
-    assert!(!out(&check).contains("take the region away"), "{}", out(&check));
+    assert_eq!(check.code, Some(0), "{}", check.out);
+    assert!(!check.out.contains("take the region away"), "{}", check.out);
 }

@@ -1,13 +1,17 @@
 //! Ranks as processes under Open MPI: the bits of the threads engine, and errors instead of hangs. Where
 //! there is no `mpirun`, each test prints a line and passes.
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::{
     fs,
-    path::PathBuf,
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
 };
+
+use folder::Folder;
 
 /// More than any of these programs takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,15 +26,11 @@ fn has_mpi() -> bool {
     is_open_mpi
 }
 
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(name: &str, text: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tg-mpi-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("p.tg"), text).unwrap();
-        Folder(path)
+    fn of(name: &str, text: &str) -> Folder {
+        let folder = Folder::new(name);
+        folder.file("p.tg", text);
+        folder
     }
 
     /// `tg run ARGS… p.tg` on `ranks` processes.
@@ -56,18 +56,8 @@ impl Folder {
     }
 
     fn threads(&self, ranks: u32) -> (Option<i32>, String, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_tg"))
-            .args(["run", "--world", &ranks.to_string(), "p.tg"])
-            .current_dir(&self.0)
-            .output()
-            .expect("the command starts");
-        texts(output)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let ran = self.tg(&["run", "--world", &ranks.to_string(), "p.tg"]);
+        (ran.code, ran.out, ran.err)
     }
 }
 
@@ -124,7 +114,7 @@ fn bits_equal_those_of_threads() {
         return;
     }
     for ranks in [1, 2, 3, 4] {
-        let folder = Folder::new(&format!("bits{ranks}"), TRAINING);
+        let folder = Folder::of(&format!("bits{ranks}"), TRAINING);
         let (code, out, err) = folder.run(ranks, &[]);
         assert_eq!(code, Some(0), "{out}{err}");
         let saved = fs::read(folder.0.join("net.safetensors")).unwrap();
@@ -146,7 +136,7 @@ fn large_tensors() {
 step f(x: f32[600011]) { return all_reduce(x), all_gather(x[0..300007]) }
 let (a, b) = f(normal([600011]) * (rank + 1) * 0.37)
 print(\"{float(sum(a)):.9e} {float(sum(b)):.9e} {float(a[600010]):.9e} {float(b[-1]):.9e}\")";
-    let folder = Folder::new("large", text);
+    let folder = Folder::of("large", text);
     let (code, out, err) = folder.run(3, &[]);
     assert_eq!((code, out.lines().count()), (Some(0), 1), "{err}");
     assert_eq!(folder.threads(3).1, out);
@@ -170,7 +160,7 @@ fn errors_are_reported_once() {
         let text = format!(
             "step f(x: f32[4]) {{ return all_reduce(x) }}\nstep g(x: f32[4]) {{ return all_gather(x) }}\nf(ones([4]))\n{end}"
         );
-        let folder = Folder::new(name, &text);
+        let folder = Folder::of(name, &text);
         let begin = Instant::now();
         let (exit, _, err) = folder.run(3, &[]);
         assert!(begin.elapsed() < Duration::from_secs(30));
@@ -186,7 +176,7 @@ fn a_rank_that_ends_early_is_named() {
         return;
     }
     let text = "step f(x: f32[4]) { return all_reduce(x) }\nif rank != 1 { f(ones([4])) }";
-    let (exit, _, err) = Folder::new("ends", text).run(2, &[]);
+    let (exit, _, err) = Folder::of("ends", text).run(2, &[]);
     assert!(exit.is_some_and(|code| code != 0) && err.contains("rank 1 has ended, and rank 0"), "{err}");
 }
 
@@ -195,7 +185,7 @@ fn the_number_of_ranks_is_that_of_mpirun() {
     if !has_mpi() {
         return;
     }
-    let folder = Folder::new("world", "print(world)");
+    let folder = Folder::of("world", "print(world)");
     assert_eq!(folder.run(2, &["--world", "2"]).1, "2\n");
     let (exit, _, err) = folder.run(2, &["--world", "3"]);
     assert!(exit.is_some_and(|code| code != 0), "{err}");
@@ -226,7 +216,7 @@ fn a_killed_rank_ends_the_others() {
     }
     let text = "step f(x: f32[64]) { return all_reduce(x) }\nlet n = 0\nfor i in 0..100000000 {\n  f(ones([64]))\n  if i == 20 { save(\"running.safetensors\", x: ones([1])) }\n}";
     for recovery in [false, true] {
-        let folder = Folder::new(&format!("killed{recovery}"), text);
+        let folder = Folder::of(&format!("killed{recovery}"), text);
         let options: &[&str] = if recovery { &["--enable-recovery"] } else { &[] };
         let child = folder.start(3, options, &["--comm-timeout", "2"]);
         let begin = Instant::now();

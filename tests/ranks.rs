@@ -3,6 +3,8 @@
 
 mod ranks {
     pub mod failures;
+    #[path = "../support/folder.rs"]
+    mod folder;
     pub mod script;
     pub mod support;
     pub mod training;

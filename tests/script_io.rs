@@ -1,12 +1,15 @@
 //! Files, data, logs, plots and printed numbers: what scripts read and write.
 
+#[path = "support/folder.rs"]
+mod folder;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::atomic::{AtomicU32, Ordering},
 };
 
+use folder::Folder;
 use tg::{
     exec::Tensor,
     ir::{DType, Type},
@@ -25,41 +28,10 @@ use tg::{
     },
 };
 
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new() -> Folder {
-        static COUNTER: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tg-script-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a temporary folder");
-        Folder(path)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
+    /// The path of a new file.
     fn with(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.file(name);
-        fs::write(&path, bytes).expect("a temporary file");
-        path
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(&self.0)
-            .expect("the folder")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        self.file(name, bytes).path(name)
     }
 }
 
@@ -94,8 +66,8 @@ const SHAPES: [&[usize]; 7] = [&[], &[0], &[1], &[5], &[2, 3], &[3, 0, 2], &[2, 
 
 #[test]
 fn npy_gives_back_the_same_bits() {
-    let folder = Folder::new();
-    let path = folder.file("x.npy");
+    let folder = Folder::new("script");
+    let path = folder.path("x.npy");
     for (i, dtype) in DType::ALL.into_iter().enumerate() {
         for (j, shape) in SHAPES.into_iter().enumerate() {
             let tensor = noise(dtype, shape, (10 * i + j) as u64);
@@ -124,7 +96,7 @@ fn numpy(version: u8, header: &str, data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn npy_reads_every_version_and_order() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let data: Vec<u8> = (0..6i32).flat_map(i32::to_le_bytes).collect();
     for version in 1..=3 {
         let header = "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3), }   \n";
@@ -144,7 +116,7 @@ fn npy_reads_every_version_and_order() {
 
 #[test]
 fn npy_in_column_major_order_of_every_dtype() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let shape = [2usize, 3, 4];
     for dtype in DType::ALL {
         let expected = noise(dtype, &shape, 3);
@@ -158,8 +130,8 @@ fn npy_in_column_major_order_of_every_dtype() {
                 }
             }
         }
-        npy::write(&folder.file("x.npy"), &expected).unwrap();
-        let written = fs::read(folder.file("x.npy")).unwrap();
+        npy::write(&folder.path("x.npy"), &expected).unwrap();
+        let written = fs::read(folder.path("x.npy")).unwrap();
         let header_end = written.len() - data.len();
         let header = String::from_utf8_lossy(&written[10..header_end]).replace("False", "True ");
         let path = folder.with("f.npy", numpy(1, &header, &data));
@@ -169,7 +141,7 @@ fn npy_in_column_major_order_of_every_dtype() {
 
 #[test]
 fn damaged_npy_files() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let ok = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}";
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (b"".to_vec(), "`x.npy`: not a .npy file: it ends after 0 bytes, in its header"),
@@ -222,37 +194,37 @@ fn damaged_npy_files() {
         assert_eq!(message(npy::read(&path), &folder), expected);
     }
     assert_eq!(
-        message(npy::read(&folder.file("no.npy")), &folder),
+        message(npy::read(&folder.path("no.npy")), &folder),
         "cannot read `no.npy`: there is no such file"
     );
-    fs::create_dir(folder.file("sub.npy")).unwrap();
-    assert_eq!(message(npy::read(&folder.file("sub.npy")), &folder), "cannot read `sub.npy`: it is a folder");
+    fs::create_dir(folder.path("sub.npy")).unwrap();
+    assert_eq!(message(npy::read(&folder.path("sub.npy")), &folder), "cannot read `sub.npy`: it is a folder");
     assert_eq!(
-        message(npy::write(&folder.file("sub.npy"), &ints(&[1], &[1])), &folder),
+        message(npy::write(&folder.path("sub.npy"), &ints(&[1], &[1])), &folder),
         "cannot write `sub.npy`: it is a folder"
     );
     assert_eq!(
-        message(npy::write(&folder.file("none/x.npy"), &ints(&[1], &[1])), &folder),
+        message(npy::write(&folder.path("none/x.npy"), &ints(&[1], &[1])), &folder),
         "cannot write `none/x.npy`: the folder `none` does not exist\nhelp: create the folder, or name another"
     );
 }
 
 #[test]
 fn every_prefix_and_every_changed_byte_of_a_file() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let tensor = noise(DType::F32, &[2, 3], 1);
-    npy::write(&folder.file("x.npy"), &tensor).unwrap();
+    npy::write(&folder.path("x.npy"), &tensor).unwrap();
     let notes = Notes::from([("step".to_owned(), "7".to_owned())]);
     let pair = [("a", noise(DType::I64, &[2], 2)), ("b", tensor)];
-    safetensors::write(&folder.file("x.safetensors"), &pair, &notes).unwrap();
+    safetensors::write(&folder.path("x.safetensors"), &pair, &notes).unwrap();
     type Reads = fn(&Path) -> bool;
     let read: [(&str, Reads); 2] = [
         ("x.npy", |path| npy::read(path).is_ok()),
         ("x.safetensors", |path| safetensors::read(path).is_ok()),
     ];
     for (name, read) in read {
-        let bytes = fs::read(folder.file(name)).unwrap();
-        assert!(read(&folder.file(name)));
+        let bytes = fs::read(folder.path(name)).unwrap();
+        assert!(read(&folder.path(name)));
         for length in 0..bytes.len() {
             let path = folder.with("cut", &bytes[..length]);
             assert!(!read(&path), "{name} cut after {length} bytes");
@@ -274,8 +246,8 @@ fn every_prefix_and_every_changed_byte_of_a_file() {
 
 #[test]
 fn safetensors_give_back_the_same_bits() {
-    let folder = Folder::new();
-    let path = folder.file("x.safetensors");
+    let folder = Folder::new("script");
+    let path = folder.path("x.safetensors");
     let mut tensors = Vec::new();
     for (i, dtype) in DType::ALL.into_iter().enumerate() {
         for (j, shape) in SHAPES.into_iter().enumerate() {
@@ -313,7 +285,7 @@ fn header(text: &str, data: usize) -> Vec<u8> {
 
 #[test]
 fn damaged_safetensors() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (b"abc".to_vec(), "not a safetensors file: it has 3 bytes, fewer than the 8 of a header length"),
         (
@@ -365,8 +337,8 @@ fn damaged_safetensors() {
 
 #[test]
 fn wrong_names_and_types_are_listed() {
-    let folder = Folder::new();
-    let path = folder.file("x.safetensors");
+    let folder = Folder::new("script");
+    let path = folder.path("x.safetensors");
     let tensors = [("net.w", floats(&[2], &[1., 2.])), ("net.b", ints(&[1], &[3])), ("old", ints(&[], &[3]))];
     safetensors::write(&path, &tensors, &Notes::new()).unwrap();
     let mut reader = Reader::open(&path).unwrap();
@@ -399,7 +371,7 @@ fn wrong_names_and_types_are_listed() {
 
 #[test]
 fn a_failed_write_leaves_the_old_file() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let path = folder.with("x.txt", "old");
     let failed = script::write_atomically(&path, |file| {
         file.write_all(b"half of the new")?;
@@ -414,7 +386,7 @@ fn a_failed_write_leaves_the_old_file() {
 
 #[test]
 fn text_as_ids() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let path = folder.with("a.txt", "banané\nb");
     let (vocabulary, ids) = text::read_chars(&path).unwrap();
     assert_eq!(vocabulary.chars(), "\nabné");
@@ -489,7 +461,7 @@ fn batches_hold_every_row_once() {
 
 #[test]
 fn batches_that_do_not_fit() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let (x, y) = (ints(&[3], &[1, 2, 3]), ints(&[2, 2], &[1, 2, 3, 4]));
     let error = |tensors, config| message(Batches::new(tensors, config), &folder);
     assert_eq!(
@@ -511,7 +483,7 @@ fn batches_that_do_not_fit() {
 
 #[test]
 fn windows_of_a_sequence() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let sequence = ints(&[10], &(0..10).collect::<Vec<_>>());
     let windows = Windows::new(sequence.clone(), 4, 3, 1).unwrap();
     let mut starts = std::collections::BTreeSet::new();
@@ -538,9 +510,9 @@ fn windows_of_a_sequence() {
 
 #[test]
 fn logs_as_csv_and_json() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let record = |step, loss| vec![("step", Value::Int(step)), ("loss", Value::Float(loss))];
-    let path = folder.file("m.csv");
+    let path = folder.path("m.csv");
     let mut log = Log::open(&path, false).unwrap();
     log.write(&record(1, 0.5)).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "step,loss\n1,0.5\n", "on disk at once");
@@ -564,7 +536,7 @@ fn logs_as_csv_and_json() {
     assert_eq!(fs::read_to_string(&path).unwrap(), "step,loss\n1,0.5\n2,NaN\n3,0.25\n");
     assert!(Log::open(&path, true).unwrap().write(&[("other", Value::Int(1))]).is_err());
 
-    let path = folder.file("m.jsonl");
+    let path = folder.path("m.jsonl");
     let mut log = Log::open(&path, false).unwrap();
     let name = "a \"b\",\n".to_owned();
     log.write(&[
@@ -581,7 +553,7 @@ fn logs_as_csv_and_json() {
     drop(log);
     assert!(Log::open(&path, true).unwrap().write(&[("n", Value::Int(1))]).is_err());
 
-    let path = folder.file("q.csv");
+    let path = folder.path("q.csv");
     let mut log = Log::open(&path, false).unwrap();
     log.write(&[("a,b", Value::Str("x \"y\"".into())), ("c", Value::Bool(false))]).unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "\"a,b\",c\n\"x \"\"y\"\"\",false\n");
@@ -591,7 +563,7 @@ fn logs_as_csv_and_json() {
         .write(&[("c", Value::Bool(true)), ("a,b", Value::Str(String::new()))])
         .unwrap();
     assert_eq!(
-        message(Log::open(&folder.file("m.txt"), false), &folder),
+        message(Log::open(&folder.path("m.txt"), false), &folder),
         "`m.txt`: a log ends in `.csv` or `.jsonl`"
     );
 }
@@ -653,7 +625,7 @@ fn formats() {
 
 #[test]
 fn formats_that_are_none() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let list = "help: formats are `.3f`, `.2e`, `.4g`, `.1%`, `d`, `x`, `,`, `MiB`, `bytes`, with a width: `>8.3f`, `06d`";
     for text in ["q", ".", ".f", "3.", "MIB", "f.3", "é", "--", ".3ff"] {
         assert_eq!(message(Format::parse(text), &folder), format!("unknown format `{text}`\n{list}"));
@@ -759,8 +731,8 @@ fn plots_in_the_terminal() {
 
 #[test]
 fn plots_as_svg() {
-    let folder = Folder::new();
-    let path = folder.file("loss.svg");
+    let folder = Folder::new("script");
+    let path = folder.path("loss.svg");
     let series = [
         Series::of("train <1>", [3.0, 2.0, f64::NAN, 1.0, 0.5]),
         Series { name: "held & out".into(), points: vec![(0.0, 2.5)] },
@@ -783,7 +755,7 @@ fn plots_as_svg() {
 
 #[test]
 fn samples() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let rows = floats(&[2, 3], &[0.0, 100.0, 0.0, f32::NEG_INFINITY, 0.0, 0.0]);
     let categorical = |rows: &Tensor, weights, temperature, seed| {
         sample::categorical(rows, weights, temperature, seed).map(|t| t.as_slice::<i32>().unwrap().to_vec())
@@ -847,10 +819,10 @@ fn samples() {
 /// NumPy itself reads and writes the same, where Python has it.
 #[test]
 fn numpy_agrees() {
-    let folder = Folder::new();
+    let folder = Folder::new("script");
     let tensor = floats(&[2, 3], &[1., 2., 3., 4., 5., 6.5]);
-    npy::write(&folder.file("x.npy"), &tensor).unwrap();
-    assert_eq!(npy::read(&folder.file("x.npy")).unwrap(), tensor);
+    npy::write(&folder.path("x.npy"), &tensor).unwrap();
+    assert_eq!(npy::read(&folder.path("x.npy")).unwrap(), tensor);
     let python = |script: &str| Command::new("python3").args(["-c", script]).current_dir(&folder.0).output();
     if !python("import numpy").is_ok_and(|output| output.status.success()) {
         return;
@@ -861,5 +833,5 @@ fn numpy_agrees() {
     let output = python(script).expect("python runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected = Tensor::from_slice(&[2, 3], &[1i64, 2, 3, 4, 5, 6]).unwrap();
-    assert_eq!(npy::read(&folder.file("y.npy")).unwrap(), expected);
+    assert_eq!(npy::read(&folder.path("y.npy")).unwrap(), expected);
 }

@@ -2,12 +2,13 @@
 
 use std::{
     fs,
-    path::PathBuf,
-    process::Command,
     sync::{Arc, Mutex},
 };
 
-use super::support::{compile, numbers, on_ranks};
+use super::{
+    folder::{Folder, Ran},
+    support::{compile, numbers, on_ranks},
+};
 
 #[test]
 fn rank_and_world_are_numbers() {
@@ -76,28 +77,11 @@ for b in data.batches(x, size: 12 // world, shuffle: 5, part: rank, of: world) {
     }
 }
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str, text: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("tg-ranks-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("p.tg"), text).unwrap();
-        Folder(path)
-    }
-
-    fn tg(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_tg")).args(args).current_dir(&self.0).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// A folder with a program.
+fn with(name: &str, text: &str) -> Folder {
+    let folder = Folder::new(name);
+    folder.file("p.tg", text);
+    folder
 }
 
 const FILES: &str = "
@@ -128,8 +112,8 @@ print(\"{total == float(sum(net.w)) * world}\")
 #[test]
 fn only_rank_0_prints_and_writes() {
     let text = FILES.replace("net.w := net.w * 0.0\n", "");
-    let folder = Folder::new("files", &text);
-    let (code, out, err) = folder.tg(&["run", "--world", "4", "p.tg"]);
+    let folder = with("files", &text);
+    let Ran { code, out, err } = folder.tg(&["run", "--world", "4", "p.tg"]);
     assert_eq!((code, out.as_str()), (Some(0), "rank 0 of 4\ntrue\n"), "{err}");
     let log = fs::read_to_string(folder.0.join("metrics.csv")).unwrap();
     assert_eq!(log.lines().count(), 4, "{log}");
@@ -153,8 +137,8 @@ fn hosts_hear_of_rank_0_only() {
 #[test]
 fn errors_are_reported_once_with_their_ranks() {
     let text = "step f(x: f32[4]) { return all_reduce(x) }\nf(ones([4]))\nassert(rank % 2 == 0, \"odd\")\nf(ones([4]))";
-    let folder = Folder::new("errors", text);
-    let (code, out, err) = folder.tg(&["run", "--world", "4", "p.tg"]);
+    let folder = with("errors", text);
+    let Ran { code, out, err } = folder.tg(&["run", "--world", "4", "p.tg"]);
     assert_eq!((code, out.as_str()), (Some(1), ""));
     assert_eq!(err.matches("error[").count(), 1, "{err}");
     assert!(err.contains("error[TG0401]: odd"), "{err}");
@@ -164,16 +148,16 @@ fn errors_are_reported_once_with_their_ranks() {
         "{err}"
     );
     let text = "assert(1 > world, \"many\")";
-    let folder = Folder::new("all", text);
-    let (code, _, err) = folder.tg(&["run", "--world", "3", "p.tg"]);
+    let folder = with("all", text);
+    let Ran { code, out: _, err } = folder.tg(&["run", "--world", "3", "p.tg"]);
     assert!(code == Some(1) && err.contains("many") && err.matches("error[").count() == 1, "{err}");
 }
 
 #[test]
 fn disagreement_is_one_error_with_both_lines() {
     let text = "step f(x: f32[4]) {\n  return all_reduce(x)\n}\nif rank == 1 {\n  f(ones([4]))\n}\nf(ones([4]))\nlet g = all_gather(ones([2]))";
-    let folder = Folder::new("disagree", text);
-    let (code, _, err) = folder.tg(&["run", "--world", "2", "p.tg"]);
+    let folder = with("disagree", text);
+    let Ran { code, out: _, err } = folder.tg(&["run", "--world", "2", "p.tg"]);
     assert_eq!((code, err.matches("error[TG0409]").count()), (Some(1), 1), "{err}");
     let flat: String = err.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
@@ -189,22 +173,22 @@ fn disagreement_is_one_error_with_both_lines() {
 fn plans_and_checks_do_not_run() {
     let text =
         "step f(x: f32[1024]) { return all_gather(x) }\nprint(\"no\")\nerror(\"only a run gets here\")";
-    let folder = Folder::new("plan", text);
+    let folder = with("plan", text);
     for args in [&["check", "--world", "8", "p.tg"][..], &["plan", "--world", "8", "p.tg"]] {
-        let (_, out, err) = folder.tg(args);
+        let Ran { code: _, out, err } = folder.tg(args);
         assert!(!out.contains("no\n"), "{out}{err}");
     }
     let text = "step f(x: f32[1024]) { return all_gather(x) }";
-    let folder = Folder::new("bytes", text);
+    let folder = with("bytes", text);
     let peak = |world: &str| -> u64 {
-        let (code, out, err) = folder.tg(&["plan", "--json", "--world", world, "p.tg"]);
+        let Ran { code, out, err } = folder.tg(&["plan", "--json", "--world", world, "p.tg"]);
         assert_eq!(code, Some(0), "{err}");
         let json: serde_json::Value = serde_json::from_str(&out).unwrap();
         json["steps"][0]["peak_bytes"].as_u64().unwrap()
     };
     assert_eq!((peak("2"), peak("8")), (3 * 4096, 9 * 4096));
-    let (code, _, err) = folder.tg(&["run", "--world", "0", "p.tg"]);
+    let Ran { code, out: _, err } = folder.tg(&["run", "--world", "0", "p.tg"]);
     assert!(code == Some(2) && err.contains("--world"), "{err}");
-    let (code, _, err) = folder.tg(&["run", "--comm-timeout", "0", "p.tg"]);
+    let Ran { code, out: _, err } = folder.tg(&["run", "--comm-timeout", "0", "p.tg"]);
     assert!(code == Some(2) && err.contains("--comm-timeout"), "{err}");
 }
