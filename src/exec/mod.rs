@@ -2,6 +2,7 @@
 
 pub mod comm;
 pub mod cpu;
+mod place;
 mod tensor;
 
 pub use tensor::{Element, Tensor, TensorError};

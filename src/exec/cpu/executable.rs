@@ -7,12 +7,13 @@ use std::sync::{
 
 use super::{
     Arena, Call, Operand, RunError, ScalarPage, Shared,
-    prepare::{Action, Place, Root, prepare},
+    prepare::{Action, prepare},
 };
 use crate::{
     exec::{
         Tensor,
         comm::{Alone, Link, Ticket},
+        place::{Place, Root},
     },
     ir::{DType, NodeId},
     ops::{Cause, Layout, OpError},
