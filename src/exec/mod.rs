@@ -2,6 +2,7 @@
 
 pub mod comm;
 pub mod cpu;
+pub mod cuda;
 mod place;
 mod tensor;
 

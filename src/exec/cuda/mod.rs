@@ -1,0 +1,3 @@
+//! The CUDA device: interprets a plan over one device allocation.
+
+mod work;
