@@ -17,9 +17,16 @@ pub(super) enum Work {
     Launch(Launch),
     Product(Product),
     /// Bytes that do not overlap.
-    Copy { from: Address, to: Address, bytes: u64 },
+    Copy {
+        from: Address,
+        to: Address,
+        bytes: u64,
+    },
     /// Bytes set to zero.
-    Zero { at: Address, bytes: u64 },
+    Zero {
+        at: Address,
+        bytes: u64,
+    },
 }
 
 /// The launch of a kernel. Equal sources are compiled once.
