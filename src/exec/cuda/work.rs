@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::{exec::place::Root, ir::DType};
 
-/// Bytes of the arena or of a persistent tensor.
+/// Bytes of the arena or of a persistent tensor. The root is that of the operand's `Place`; for a
+/// workspace it is `Root::Arena` of the first byte of `place::workspace`: each root stands for one
+/// buffer, which a debug mode puts elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address {
     pub root: Root,
@@ -22,7 +24,8 @@ pub(super) enum Work {
     Zero { at: Address, bytes: u64 },
 }
 
-/// The launch of a kernel. Equal sources are compiled once.
+/// The launch of a kernel. Equal sources are compiled once. The runtime compiles `kernels::PRELUDE`
+/// followed by the source, with `--fmad=false`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Launch {
     /// CUDA C, without the prelude that every source begins with.
@@ -43,13 +46,19 @@ pub(super) enum Arg {
     /// A pointer to the scalar page on the device: the seed and the number of the step (`u64` each),
     /// then the values (`double` each).
     Page,
+    /// A pointer to the fault word of this op, an `unsigned long long` that is all ones when the step
+    /// begins. A kernel that finds an index outside of its range goes on without reading or writing
+    /// there, and takes the minimum (`atomicMin`) with `position << 32 | value`: the position of the
+    /// index in its tensor, then the index as 32 bits, both saturated. So the first bad one is told,
+    /// whatever order threads run in.
+    Fault,
     U32(u32),
     I64(i64),
     F32(f32),
     F64(f64),
 }
 
-/// `c = alpha · a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
+/// `c = a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
 /// Matrices are row-major with a leading dimension; a transposed one is stored column-major.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Product {
@@ -84,6 +93,6 @@ pub(super) struct Matrix {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Epilogue {
     None,
-    /// Adds a vector along the columns.
+    /// Adds a vector of `columns` elements to every row.
     Bias(Address),
 }
