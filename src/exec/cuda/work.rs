@@ -22,6 +22,11 @@ pub(super) enum Work {
     Copy { from: Address, to: Address, bytes: u64 },
     /// Bytes set to zero.
     Zero { at: Address, bytes: u64 },
+    /// Bytes of the host, which live as long as the plan.
+    Upload { bytes: Arc<[u8]>, to: Address },
+    /// The runtime does this op itself, with the host: a print, a host op, the start or the end of a
+    /// collective of several ranks.
+    Host,
 }
 
 /// The launch of a kernel. Equal sources are compiled once. The runtime compiles `kernels::PRELUDE`
@@ -46,11 +51,8 @@ pub(super) enum Arg {
     /// A pointer to the scalar page on the device: the seed and the number of the step (`u64` each),
     /// then the values (`double` each).
     Page,
-    /// A pointer to the fault word of this op, an `unsigned long long` that is all ones when the step
-    /// begins. A kernel that finds an index outside of its range goes on without reading or writing
-    /// there, and takes the minimum (`atomicMin`) with `position << 32 | value`: the position of the
-    /// index in its tensor, then the index as 32 bits, both saturated. So the first bad one is told,
-    /// whatever order threads run in.
+    /// A pointer to four words (`u64`) on the device that are 0 when a step begins: kernels that
+    /// meet data they cannot go on with describe the first such case here (see `kernels::fault`).
     Fault,
     U32(u32),
     I64(i64),
