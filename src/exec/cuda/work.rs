@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::{exec::place::Root, ir::DType};
 
-/// Bytes of the arena or of a persistent tensor.
+/// Bytes of the arena or of a persistent tensor. The root is that of the operand's `Place`; for a
+/// workspace it is `Root::Arena` of the first byte of `place::workspace`: each root stands for one
+/// buffer, which a debug mode puts elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address {
     pub root: Root,
@@ -17,19 +19,18 @@ pub(super) enum Work {
     Launch(Launch),
     Product(Product),
     /// Bytes that do not overlap.
-    Copy {
-        from: Address,
-        to: Address,
-        bytes: u64,
-    },
+    Copy { from: Address, to: Address, bytes: u64 },
     /// Bytes set to zero.
-    Zero {
-        at: Address,
-        bytes: u64,
-    },
+    Zero { at: Address, bytes: u64 },
+    /// Bytes of the host, which live as long as the plan.
+    Upload { bytes: Arc<[u8]>, to: Address },
+    /// The runtime does this op itself, with the host: a print, a host op, the start or the end of a
+    /// collective of several ranks.
+    Host,
 }
 
-/// The launch of a kernel. Equal sources are compiled once.
+/// The launch of a kernel. Equal sources are compiled once. The runtime compiles `kernels::PRELUDE`
+/// followed by the source, with `--fmad=false`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Launch {
     /// CUDA C, without the prelude that every source begins with.
@@ -50,13 +51,16 @@ pub(super) enum Arg {
     /// A pointer to the scalar page on the device: the seed and the number of the step (`u64` each),
     /// then the values (`double` each).
     Page,
+    /// A pointer to four words (`u64`) on the device that are 0 when a step begins: kernels that
+    /// meet data they cannot go on with describe the first such case here (see `kernels::fault`).
+    Fault,
     U32(u32),
     I64(i64),
     F32(f32),
     F64(f64),
 }
 
-/// `c = alpha · a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
+/// `c = a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
 /// Matrices are row-major with a leading dimension; a transposed one is stored column-major.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Product {
@@ -91,6 +95,6 @@ pub(super) struct Matrix {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Epilogue {
     None,
-    /// Adds a vector along the columns.
+    /// Adds a vector of `columns` elements to every row.
     Bias(Address),
 }
