@@ -4,6 +4,8 @@
 mod attention;
 mod bits;
 mod conv;
+#[path = "../support/device.rs"]
+mod device;
 mod empty;
 mod gather;
 mod losses;
