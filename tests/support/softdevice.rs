@@ -59,10 +59,21 @@ pub fn load() -> bool {
     static LOADED: OnceLock<bool> = OnceLock::new();
     *LOADED.get_or_init(|| {
         let Some(folder) = folder() else { return false };
+        // SAFETY: nothing but the code under test reads it, after this.
+        unsafe { std::env::set_var("TG_CACHE_DIR", folder.join("cache")) };
         for name in LIBRARIES {
+            // SAFETY: a library that this repository holds the source of.
             let library = unsafe { libloading::Library::new(folder.join(name)) }.expect("a stand-in");
             std::mem::forget(library);
         }
         true
     })
+}
+
+/// A run of the command on the software device.
+pub fn command() -> Option<Command> {
+    let folder = folder()?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tg"));
+    command.env("TG_CUDA_LIBRARIES", folder).env("TG_CACHE_DIR", folder.join("cache"));
+    Some(command)
 }
