@@ -81,7 +81,7 @@ use crate::{
     },
     guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
-    plan::Plan,
+    plan::{Plan, Target},
     schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
@@ -168,6 +168,8 @@ pub struct Settings {
     pub order: OrderKind,
     /// How many ranks run the program.
     pub world: u32,
+    /// For which device steps are planned.
+    pub target: Target,
 }
 
 /// How far steps are planned.
@@ -196,6 +198,7 @@ impl Default for Settings {
             plans: Arc::default(),
             order: OrderKind::default(),
             world: 1,
+            target: Target::default(),
         }
     }
 }

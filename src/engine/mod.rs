@@ -41,6 +41,7 @@ use crate::{
     diagnostic::{Diagnostic, Error, Severity},
     exec::comm,
     guard,
+    plan::Target,
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},
 };
@@ -131,6 +132,8 @@ pub struct CompileOptions {
     pub order: OrderKind,
     /// Instead of the engine's: how many ranks run the program.
     pub world: Option<u32>,
+    /// For which device steps are planned.
+    pub target: Target,
     /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
     /// no advice.
     pub memory: Option<diagnose::Options>,
@@ -350,6 +353,7 @@ impl Engine {
             plans: Arc::default(),
             order: options.order,
             world: self.world_of(options),
+            target: options.target,
         }
     }
 
