@@ -31,7 +31,11 @@ use std::{
 };
 
 pub use crate::check::{Limits, Planning};
-pub use crate::exec::cpu::{TensorMut, TensorRef};
+pub use crate::exec::{
+    Device,
+    cpu::{TensorMut, TensorRef},
+    cuda::Stats as DeviceStats,
+};
 pub use crate::guard::CancelToken;
 pub use crate::ops::HostOp;
 pub use crate::schedule::OrderKind;
@@ -54,14 +58,6 @@ pub use parameters::Parameter;
 pub use program::{Checked, Program};
 pub use session::{Evaluated, Session, Variable};
 pub use value::{Object, Value, WrongKind};
-
-/// What runs a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Device {
-    /// All cores of this machine; always there.
-    #[default]
-    Cpu,
-}
 
 /// A program's text, its name for reports, and the folder that its paths start from.
 #[derive(Debug, Clone)]
@@ -350,6 +346,7 @@ impl Engine {
             plans: Arc::default(),
             order: options.order,
             world: self.world_of(options),
+            device: self.device.resolved(),
         }
     }
 
