@@ -16,6 +16,7 @@ use tg::{
     },
     lower::{PlanOptions, plan},
     ops::{self, Binary, Number, OpError, ReduceKind, Unary},
+    plan::Target,
 };
 
 /// A small generator of random numbers (SplitMix64).
@@ -449,7 +450,7 @@ fn budgets_do_not_change_bits() {
         }
         for regions in [false, true] {
             let graph = program(seed, regions, Bind::All).expect("it builds");
-            let mut curve = Curve::new(&graph);
+            let mut curve = Curve::new(&graph, Target::Cpu);
             let points = curve.points(None).expect("they can be planned");
             lowered += points.len() - 1;
             for point in points {
@@ -458,7 +459,7 @@ fn budgets_do_not_change_bits() {
                 assert_eq!(tg::ir::verify(&chosen), Ok(()), "{what}");
                 same_bits(&expected, &reference(&chosen), &format!("{what}, reference"));
                 same_bits(&expected, &planned(&chosen), &what);
-                let plan = plan(&chosen, "train", &quick()).expect("it can be planned");
+                let plan = plan(&chosen, "train", &quick(Target::Cpu)).expect("it can be planned");
                 assert_eq!((plan.peak_bytes(), plan.flops), (point.peak_bytes, point.flops), "{what}");
                 compared += 1;
             }

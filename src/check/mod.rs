@@ -80,7 +80,7 @@ use crate::{
     },
     guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
-    plan::Plan,
+    plan::{Plan, Target},
     schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
@@ -169,6 +169,8 @@ pub struct Settings {
     pub world: u32,
     /// What runs steps.
     pub device: Device,
+    /// For which device steps are planned.
+    pub target: Target,
 }
 
 /// How far steps are planned.
@@ -198,6 +200,7 @@ impl Default for Settings {
             order: OrderKind::default(),
             world: 1,
             device: Device::default(),
+            target: Target::default(),
         }
     }
 }

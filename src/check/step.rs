@@ -280,8 +280,9 @@ impl Evaluator {
         if device == self.settings.device && self.runner.is_some() {
             return Ok(());
         }
-        let before = (self.settings.device, self.runner.take());
+        let before = (self.settings.device, self.settings.target, self.runner.take());
         self.settings.device = device;
+        self.settings.target = device.target().unwrap_or_default();
         match self.take_runner(Span::default()) {
             Ok(runner) => {
                 self.runner = Some(runner);
@@ -292,7 +293,7 @@ impl Evaluator {
                 Ok(())
             }
             Err(halt) => {
-                (self.settings.device, self.runner) = before;
+                (self.settings.device, self.settings.target, self.runner) = before;
                 Err(halt)
             }
         }

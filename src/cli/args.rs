@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
     engine::{CompileOptions, Device},
+    plan::Target,
     report::{ColorChoice, Format},
     schedule::OrderKind,
 };
@@ -131,6 +132,9 @@ pub struct Check {
     /// Fail on these, too.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub deny: Option<Deny>,
+    /// For which device to plan.
+    #[arg(long, value_enum, default_value_t)]
+    pub target: TargetName,
     /// Show everything that is found about memory, not only the worst.
     #[arg(long)]
     pub all: bool,
@@ -171,6 +175,9 @@ pub struct Plan {
     /// Show the peaks that recomputing can reach, and the work that each of them takes.
     #[arg(long, conflicts_with = "order")]
     pub budget_curve: bool,
+    /// For which device to plan.
+    #[arg(long, value_enum, default_value_t)]
+    pub target: TargetName,
     /// Which order to plan.
     #[arg(long, value_enum, default_value_t)]
     pub order: Order,
@@ -307,6 +314,23 @@ impl From<MessageFormat> for Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Deny {
     Warnings,
+}
+
+/// For which device a step is planned; the device need not be there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum TargetName {
+    #[default]
+    Cpu,
+    Cuda,
+}
+
+impl From<TargetName> for Target {
+    fn from(name: TargetName) -> Target {
+        match name {
+            TargetName::Cpu => Target::Cpu,
+            TargetName::Cuda => Target::Cuda,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

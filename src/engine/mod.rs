@@ -45,6 +45,7 @@ use crate::{
     diagnostic::{Diagnostic, Error, Severity},
     exec::comm,
     guard,
+    plan::Target,
     source::{FileId, SourceMap, Span},
     syntax::{self, ast::Ast},
 };
@@ -127,6 +128,8 @@ pub struct CompileOptions {
     pub order: OrderKind,
     /// Instead of the engine's: how many ranks run the program.
     pub world: Option<u32>,
+    /// For which device steps are planned.
+    pub target: Target,
     /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
     /// no advice.
     pub memory: Option<diagnose::Options>,
@@ -334,6 +337,7 @@ impl Engine {
     }
 
     fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
+        let device = self.device.resolved();
         Settings {
             seed: options.seed.unwrap_or(self.seed),
             limits: self.limits,
@@ -346,7 +350,8 @@ impl Engine {
             plans: Arc::default(),
             order: options.order,
             world: self.world_of(options),
-            device: self.device.resolved(),
+            target: device.target().unwrap_or(options.target),
+            device,
         }
     }
 

@@ -130,6 +130,8 @@ impl Program {
         let mut settings = self.engine.settings(&self.checked.directory, &self.options);
         settings.plans = Arc::clone(&self.checked.cache);
         settings.cancel = CancelToken::new();
+        // What runs is planned for what it runs on.
+        settings.target = settings.device.target().unwrap_or_default();
         let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         evaluator.comm = comm;
         let (device, rank) = (evaluator.settings.device, evaluator.comm.rank());

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use crate::plan::Target;
+
 /// What runs a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Device {
@@ -27,15 +29,19 @@ impl Device {
             device => device,
         }
     }
-}
 
-impl Device {
+    /// For which device the steps of a session there are planned.
+    pub(crate) fn target(self) -> Option<Target> {
+        match self {
+            Device::Cuda(_) => Some(Target::Cuda),
+            Device::Cpu | Device::Auto => None,
+        }
+    }
+
     /// Whether programs can run on it here, and what to do about it where not.
     pub fn check(self) -> Result<(), Missing> {
         match self {
-            Device::Cuda(index) => {
-                super::cuda::usable(index).map_err(|why| Missing { device: self, why })
-            }
+            Device::Cuda(index) => super::cuda::usable(index).map_err(|why| Missing { device: self, why }),
             Device::Cpu | Device::Auto => Ok(()),
         }
     }

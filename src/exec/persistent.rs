@@ -1,10 +1,7 @@
 //! Persistent tensors between steps: in the memory of the host, of a device, or of both.
 
 use super::{Tensor, cuda::Block};
-use crate::{
-    ir::Type,
-    ops::OpError,
-};
+use crate::{ir::Type, ops::OpError};
 
 /// A parameter or state that outlives steps. It is where it was used last: a step on a device leaves it
 /// there, and it comes back when the host asks for it.
@@ -113,7 +110,9 @@ pub fn on_host<T>(
     }
     impl Drop for Taken<'_> {
         fn drop(&mut self) {
-            for (k, (slot, tensor)) in self.slots.iter_mut().zip(std::mem::take(&mut self.tensors)).enumerate() {
+            for (k, (slot, tensor)) in
+                self.slots.iter_mut().zip(std::mem::take(&mut self.tensors)).enumerate()
+            {
                 slot.put(tensor, (self.is_written)(k));
             }
         }

@@ -10,11 +10,7 @@ use super::{
     persistent::on_host,
     run::{Printer, Run},
 };
-use crate::{
-    ir::NodeId,
-    ops::OpError,
-    plan::Plan,
-};
+use crate::{ir::NodeId, ops::OpError, plan::Plan};
 
 /// A device with the memory that all steps of a session share.
 pub enum Runner {

@@ -332,7 +332,12 @@ unsafe fn bytes_of_mut<'a>(operand: &Operand<'a>) -> &'a mut [u8] {
 }
 
 /// A dense tensor of what lies in `bytes` with this layout.
-pub(crate) fn gathered(bytes: &[u128], ty: &Type, layout: &Layout, page: &ScalarPage) -> Result<Tensor, OpError> {
+pub(crate) fn gathered(
+    bytes: &[u128],
+    ty: &Type,
+    layout: &Layout,
+    page: &ScalarPage,
+) -> Result<Tensor, OpError> {
     let room = size_of_val(bytes) as u64;
     if reach(ty, layout).is_none_or(|end| end > room) {
         return Err(OpError::new(format!("internal: {ty} reaches beyond its {room} bytes")));

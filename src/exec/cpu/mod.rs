@@ -2,7 +2,7 @@
 
 mod arena;
 mod call;
-mod convert;
+pub(crate) mod convert;
 mod elementwise;
 mod eval;
 mod executable;
@@ -16,7 +16,7 @@ mod prepare;
 mod random;
 pub(crate) mod reduce;
 mod simd;
-mod strided;
+pub(crate) mod strided;
 
 pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};

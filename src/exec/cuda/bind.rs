@@ -119,7 +119,9 @@ pub(super) fn bind(
         }
         Work::Zero { at, bytes } => Bound::Zero { at: memory.address(op, *at)?, bytes: size(*bytes)? },
         Work::Upload { bytes, .. } if bytes.is_empty() => return Ok(None),
-        Work::Upload { bytes, to } => Bound::Upload { bytes: Arc::clone(bytes), to: memory.address(op, *to)? },
+        Work::Upload { bytes, to } => {
+            Bound::Upload { bytes: Arc::clone(bytes), to: memory.address(op, *to)? }
+        }
         Work::Host => return Err(OpError::new("internal: work of the host on the device")),
     }))
 }

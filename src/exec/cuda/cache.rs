@@ -1,10 +1,7 @@
 //! Compiled kernels on disk, by their content. A cache that cannot be read or written is no error:
 //! kernels are compiled again then.
 
-use std::{
-    env, fs,
-    path::PathBuf,
-};
+use std::{env, fs, path::PathBuf};
 
 use crate::script::write_atomically;
 

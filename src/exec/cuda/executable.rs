@@ -1,10 +1,8 @@
 //! Runs a plan on a device: eagerly the first time, then as a recorded graph that is replayed.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -196,9 +194,8 @@ impl Executable {
         }
         stats.parts += 1;
         let parts = self.binding.as_ref().map(|binding| &binding.parts);
-        stats.is_recorded = parts.is_some_and(|parts| {
-            parts.iter().all(|part| part.captured.is_some() || part.bound.is_empty())
-        });
+        stats.is_recorded = parts
+            .is_some_and(|parts| parts.iter().all(|part| part.captured.is_some() || part.bound.is_empty()));
         stats
     }
 
@@ -289,7 +286,9 @@ impl Executable {
             }
             let half = |error| if has_written { half_written(error) } else { error };
             if self.records && is_warm && part.captured.is_none() && part.bound.len() > 1 {
-                let enqueue = || part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()));
+                let enqueue = || {
+                    part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()))
+                };
                 match cuda.compute.capture(enqueue) {
                     Ok(captured) => part.captured = Some(captured),
                     // Nothing of it ran: the work goes to the device one by one instead.
@@ -298,7 +297,9 @@ impl Executable {
             }
             let started = match &part.captured {
                 Some(captured) => cuda.compute.replay(captured),
-                None => part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw())),
+                None => {
+                    part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()))
+                }
             };
             started.map_err(|error| fail(half(error)))?;
             if let Some(op) = part.host {
@@ -314,10 +315,9 @@ impl Executable {
             }
         }
         let half = |error| if has_written { half_written(error) } else { error };
-        let outputs = self.staging.download(&cuda.compute, &|_, root| root_address(arena, &binding.slots, root));
-        outputs
-            .and_then(|()| cuda.compute.wait("running a step"))
-            .map_err(|error| fail(half(error)))?;
+        let outputs =
+            self.staging.download(&cuda.compute, &|_, root| root_address(arena, &binding.slots, root));
+        outputs.and_then(|()| cuda.compute.wait("running a step")).map_err(|error| fail(half(error)))?;
         self.check_fault(has_written, false)?;
         binding.is_warm = true;
         self.binding = Some(binding);
@@ -341,7 +341,8 @@ impl Executable {
         let buffers: Vec<BufferId> = self.staging.input_buffers().collect();
         buffers.into_iter().try_for_each(|buffer| memory.make(buffer)).map_err(fail)?;
         cuda.compute.wait("making room for inputs").map_err(fail)?;
-        let upload = self.staging.upload(&cuda.copies, call.page, call.inputs, &|buffer, _| memory.buffer(buffer));
+        let upload =
+            self.staging.upload(&cuda.copies, call.page, call.inputs, &|buffer, _| memory.buffer(buffer));
         upload.and_then(|()| cuda.compute.wait_for(&cuda.copies, &cuda.uploaded)).map_err(fail)?;
         let mut host = Host::new(&plan);
         let mut has_written = false;
@@ -361,7 +362,8 @@ impl Executable {
                 // What `changes` does: the slots are borrowed beside the steps here.
                 change(&self.written, slots);
             }
-            let fail = |error| RunError { node, error: if has_written { half_written(error) } else { error } };
+            let fail =
+                |error| RunError { node, error: if has_written { half_written(error) } else { error } };
             memory.begin(step.op).map_err(fail)?;
             match &step.action {
                 Action::Device(works) => {
@@ -448,7 +450,9 @@ fn title(plan: &Plan, op: OpId) -> String {
     let node = plan.op_nodes.get(op.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
     let name = node.map_or("op", |&node| plan.graph.node(node).op().name());
     match plan.kernels.get(op.0 as usize) {
-        Some(Kernel::Elementwise(group)) => format!("`{name}` (a group of {} element-wise ops)", group.instrs.len()),
+        Some(Kernel::Elementwise(group)) => {
+            format!("`{name}` (a group of {} element-wise ops)", group.instrs.len())
+        }
         _ => format!("`{name}`"),
     }
 }

@@ -6,12 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys::CUdeviceptr};
 
 use super::{
-    bind::Memory,
-    error::While,
-    executable::Call,
-    prepare::HostAction,
-    staging::Part,
-    work::Address,
+    bind::Memory, error::While, executable::Call, prepare::HostAction, staging::Part, work::Address,
 };
 use crate::{
     exec::{
@@ -72,10 +67,10 @@ impl<'a> Host<'a> {
                 upload(op, result, &output, memory)
             }
             HostAction::Op { op: kernel, args, results } => {
-                let inputs = args
-                    .iter()
-                    .map(|place| download(op, place, memory, page))
-                    .collect::<Result<Vec<Tensor>, OpError>>()?;
+                let inputs =
+                    args.iter()
+                        .map(|place| download(op, place, memory, page))
+                        .collect::<Result<Vec<Tensor>, OpError>>()?;
                 let types = results.iter().map(|place| place.ty.clone()).collect();
                 let outputs = call_op(kernel, &inputs, types, page)?;
                 results.iter().zip(&outputs).try_for_each(|(place, tensor)| upload(op, place, tensor, memory))

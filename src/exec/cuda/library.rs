@@ -259,7 +259,10 @@ fn find_products() -> Result<(), Unavailable> {
         toolkit_folders().iter().for_each(|folder| preload(folder, &["cublasLt"]));
     }
     if !is_there() {
-        return Err(Unavailable::new("matrix products need cublasLt, which was not found (`libcublasLt`)", INSTALL));
+        return Err(Unavailable::new(
+            "matrix products need cublasLt, which was not found (`libcublasLt`)",
+            INSTALL,
+        ));
     }
     // SAFETY: found just now, so this does not panic.
     let library = unsafe { cublaslt::sys::culib() };
@@ -303,7 +306,8 @@ fn preload(folder: &Path, stems: &[&str]) {
         let start = format!("lib{stem}.so");
         let fits = |path: &&PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str());
-            name.and_then(|name| name.strip_prefix(&start)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            name.and_then(|name| name.strip_prefix(&start))
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         for file in files.iter().filter(fits) {
             // SAFETY: as for any library of CUDA.

@@ -5,7 +5,10 @@ use std::{fmt, ptr, sync::Arc};
 
 use cudarc::driver::{
     result::{self, event, graph, stream},
-    sys::{CUdeviceptr, CUevent, CUevent_flags_enum, CUgraphExec, CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode},
+    sys::{
+        CUdeviceptr, CUevent, CUevent_flags_enum, CUgraphExec, CUgraphInstantiate_flags, CUstream,
+        CUstreamCaptureMode,
+    },
 };
 
 use super::{context::Context, error::While};
@@ -32,7 +35,9 @@ impl Block {
             Ok(0) => 0,
             // SAFETY: the context is current.
             Ok(bytes) => unsafe { result::malloc_sync(bytes) }.during(what)?,
-            Err(_) => return Err(OpError::new(format!("{bytes} bytes for {what} are more than a device has"))),
+            Err(_) => {
+                return Err(OpError::new(format!("{bytes} bytes for {what} are more than a device has")));
+            }
         };
         Ok(Block { context: Arc::clone(context), address, bytes })
     }

@@ -22,6 +22,7 @@ mod work;
 
 pub use context::{DeviceInfo, devices, usable};
 pub use executable::{Executable, Stats};
+pub(crate) use kernels::workspace;
 pub use library::{LIBRARIES_VARIABLE, Unavailable};
 pub use memory::Block;
 pub use session::{CHECK_VARIABLE, Cuda};

@@ -99,13 +99,16 @@ impl Modules {
         wanted
             .iter()
             .map(|(source, name, shared)| {
-                let module = loaded.get(*source).ok_or_else(|| OpError::new("internal: a kernel is not loaded"))?;
-                let c_name = CString::new(*name).map_err(|_| OpError::new("internal: the name of a kernel"))?;
+                let module =
+                    loaded.get(*source).ok_or_else(|| OpError::new("internal: a kernel is not loaded"))?;
+                let c_name =
+                    CString::new(*name).map_err(|_| OpError::new("internal: the name of a kernel"))?;
                 // SAFETY: modules are never unloaded.
                 let raw = unsafe { module::get_function(module.0, c_name) };
                 let raw = raw.during(&format!("looking for the kernel `{name}`"))?;
                 if *shared > SHARED_BYTES_WITHOUT_ASKING {
-                    let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                    let attribute =
+                        CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
                     // SAFETY: a function of a loaded module.
                     unsafe { function::set_function_attribute(raw, attribute, *shared as i32) }
                         .during(&format!("giving `{name}` {shared} bytes of shared memory"))?;

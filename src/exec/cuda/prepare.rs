@@ -63,10 +63,8 @@ pub(super) fn steps(plan: &Plan) -> Result<Vec<Step>, OpError> {
 }
 
 fn step(plan: &Plan, op: OpId) -> Result<Step, OpError> {
-    let kernel = plan
-        .kernels
-        .get(op.0 as usize)
-        .ok_or_else(|| fault("the plan runs an op that it does not have"))?;
+    let kernel =
+        plan.kernels.get(op.0 as usize).ok_or_else(|| fault("the plan runs an op that it does not have"))?;
     let works = kernels::works(plan, op)?;
     let action = if works.contains(&Work::Host) {
         Action::Host(host_action(plan, op, kernel)?)

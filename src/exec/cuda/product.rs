@@ -7,10 +7,10 @@ use cudarc::{
     cublaslt::{
         result::{self, CublasError},
         sys::{
-            self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
-            cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulDesc_t,
-            cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatmulPreference_t,
-            cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasLtMatrixLayout_t, cudaDataType,
+            self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
+            cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreference_t,
+            cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatrixLayout_t,
+            cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
         },
     },
     driver::sys::CUstream,
@@ -117,7 +117,13 @@ const fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
 
 impl Layout {
     /// The library counts columns first: a row-major matrix is its transpose there.
-    fn new(dtype: cudaDataType, matrix: &Matrix, rows: u64, columns: u64, batch: u32) -> Result<Layout, CublasError> {
+    fn new(
+        dtype: cudaDataType,
+        matrix: &Matrix,
+        rows: u64,
+        columns: u64,
+        batch: u32,
+    ) -> Result<Layout, CublasError> {
         let (first, second) = if matrix.transposed { (rows, columns) } else { (columns, rows) };
         // A single column has no distance to the next; the library wants one that is possible.
         let leading = matrix.leading.max(first).max(1);
@@ -138,7 +144,11 @@ impl Layout {
 }
 
 impl Desc {
-    fn new(product: &Product, compute: cublasComputeType_t, scale: cudaDataType) -> Result<Desc, CublasError> {
+    fn new(
+        product: &Product,
+        compute: cublasComputeType_t,
+        scale: cudaDataType,
+    ) -> Result<Desc, CublasError> {
         let desc = Desc(result::create_matmul_desc(compute, scale)?);
         // The operands change places (see `Prepared::new`), and each is transposed as it lies there.
         desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(product.b.transposed))?;
@@ -175,8 +185,9 @@ fn alignment(address: u64, stride: u64, batch: u32, element: u64) -> u32 {
 
 /// The scheme that adds parts of a sum up in the result itself, in the order in which they come, is
 /// not among these: its bits differ from run to run.
-const REDUCTIONS_WITH_FIXED_ORDER: u32 = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
-    | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+const REDUCTIONS_WITH_FIXED_ORDER: u32 =
+    sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
+        | sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
 
 impl Products {
     pub fn new() -> Result<Products, OpError> {
@@ -189,26 +200,18 @@ impl Products {
     /// Makes a product ready for operands at these addresses. The context is current.
     pub fn prepare(&self, product: &Product, operands: Operands) -> Result<Prepared, OpError> {
         let (data, compute, scale) = match product.dtype {
-            DType::F32 => (
-                cudaDataType::CUDA_R_32F,
-                cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                cudaDataType::CUDA_R_32F,
-            ),
-            DType::F16 => (
-                cudaDataType::CUDA_R_16F,
-                cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                cudaDataType::CUDA_R_32F,
-            ),
-            DType::BF16 => (
-                cudaDataType::CUDA_R_16BF,
-                cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                cudaDataType::CUDA_R_32F,
-            ),
-            DType::F64 => (
-                cudaDataType::CUDA_R_64F,
-                cublasComputeType_t::CUBLAS_COMPUTE_64F,
-                cudaDataType::CUDA_R_64F,
-            ),
+            DType::F32 => {
+                (cudaDataType::CUDA_R_32F, cublasComputeType_t::CUBLAS_COMPUTE_32F, cudaDataType::CUDA_R_32F)
+            }
+            DType::F16 => {
+                (cudaDataType::CUDA_R_16F, cublasComputeType_t::CUBLAS_COMPUTE_32F, cudaDataType::CUDA_R_32F)
+            }
+            DType::BF16 => {
+                (cudaDataType::CUDA_R_16BF, cublasComputeType_t::CUBLAS_COMPUTE_32F, cudaDataType::CUDA_R_32F)
+            }
+            DType::F64 => {
+                (cudaDataType::CUDA_R_64F, cublasComputeType_t::CUBLAS_COMPUTE_64F, cudaDataType::CUDA_R_64F)
+            }
             other => return Err(OpError::new(format!("internal: a product of {other} by cublasLt"))),
         };
         if product.c.transposed {
@@ -258,7 +261,14 @@ impl Products {
         Ok(Prepared { desc, a, b, c, algorithm, operands, scales })
     }
 
-    fn choose(&self, key: &Key, desc: &Desc, a: &Layout, b: &Layout, c: &Layout) -> Result<Algorithm, CublasError> {
+    fn choose(
+        &self,
+        key: &Key,
+        desc: &Desc,
+        a: &Layout,
+        b: &Layout,
+        c: &Layout,
+    ) -> Result<Algorithm, CublasError> {
         let preference = Preference(result::create_matmul_pref()?);
         let workspace = key.workspace;
         preference.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace)?;
@@ -308,7 +318,8 @@ impl Products {
                 stream.cast(),
             )
         };
-        result.map_err(|error| OpError::new(format!("cublasLt failed while starting a product: {:?}", error.0)))
+        result
+            .map_err(|error| OpError::new(format!("cublasLt failed while starting a product: {:?}", error.0)))
     }
 }
 

@@ -82,8 +82,11 @@ impl Cuda {
         let arena = if self.checks { 0 } else { plan.schedule.arena_bytes };
         let context = Arc::clone(&self.context);
         let is_here = |slot: &Persistent| slot.block(|block| block.is_on(&context)).is_some();
-        let missing: u64 =
-            slots.iter().filter(|slot| !is_here(slot)).map(|slot| slot.ty().bytes()).fold(0, u64::saturating_add);
+        let missing: u64 = slots
+            .iter()
+            .filter(|slot| !is_here(slot))
+            .map(|slot| slot.ty().bytes())
+            .fold(0, u64::saturating_add);
         let grows = arena > self.arena_bytes();
         if grows || missing > 0 {
             let (free, total) = self.context.memory()?;

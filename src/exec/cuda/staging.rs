@@ -74,7 +74,8 @@ impl Part {
             u128::from_ne_bytes(word)
         });
         if self.layout.is_dense(self.ty.shape()) && self.layout.offset == 0 {
-            return Tensor::from_bytes(self.ty.clone(), bytes).map_err(|e| OpError::new(format!("internal: {e}")));
+            return Tensor::from_bytes(self.ty.clone(), bytes)
+                .map_err(|e| OpError::new(format!("internal: {e}")));
         }
         gathered(&words.collect::<Vec<u128>>(), &self.ty, &self.layout, page)
     }

@@ -19,11 +19,21 @@ pub(super) enum Work {
     Launch(Launch),
     Product(Product),
     /// Bytes that do not overlap.
-    Copy { from: Address, to: Address, bytes: u64 },
+    Copy {
+        from: Address,
+        to: Address,
+        bytes: u64,
+    },
     /// Bytes set to zero.
-    Zero { at: Address, bytes: u64 },
+    Zero {
+        at: Address,
+        bytes: u64,
+    },
     /// Bytes of the host, which live as long as the plan.
-    Upload { bytes: Arc<[u8]>, to: Address },
+    Upload {
+        bytes: Arc<[u8]>,
+        to: Address,
+    },
     /// The runtime does this op itself, with the host: a print, a host op, the start or the end of a
     /// collective of several ranks.
     Host,
