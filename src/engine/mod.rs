@@ -31,7 +31,11 @@ use std::{
 };
 
 pub use crate::check::{Limits, Planning};
-pub use crate::exec::cpu::{TensorMut, TensorRef};
+pub use crate::exec::{
+    Device,
+    cpu::{TensorMut, TensorRef},
+    cuda::Stats as DeviceStats,
+};
 pub use crate::guard::CancelToken;
 pub use crate::ops::HostOp;
 pub use crate::schedule::OrderKind;
@@ -55,14 +59,6 @@ pub use parameters::Parameter;
 pub use program::{Checked, Program};
 pub use session::{Evaluated, Session, Variable};
 pub use value::{Object, Value, WrongKind};
-
-/// What runs a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Device {
-    /// All cores of this machine; always there.
-    #[default]
-    Cpu,
-}
 
 /// A program's text, its name for reports, and the folder that its paths start from.
 #[derive(Debug, Clone)]
@@ -341,6 +337,7 @@ impl Engine {
     }
 
     fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
+        let device = self.device.resolved();
         Settings {
             seed: options.seed.unwrap_or(self.seed),
             limits: self.limits,
@@ -353,7 +350,8 @@ impl Engine {
             plans: Arc::default(),
             order: options.order,
             world: self.world_of(options),
-            target: options.target,
+            target: device.target().unwrap_or(options.target),
+            device,
         }
     }
 

@@ -7,7 +7,10 @@ use crate::{
     check::{Evaluator, Mode, PlanCache, Written, closest},
     codes,
     diagnostic::{Diagnostic, Error},
-    exec::comm::{Alone, Comm, MAX_THREADS, threads},
+    exec::{
+        Device, Runner,
+        comm::{Alone, Comm, MAX_THREADS, threads},
+    },
     guard::CancelToken,
     ir::Graph,
     plan::Plan,
@@ -127,8 +130,20 @@ impl Program {
         let mut settings = self.engine.settings(&self.checked.directory, &self.options);
         settings.plans = Arc::clone(&self.checked.cache);
         settings.cancel = CancelToken::new();
+        // What runs is planned for what it runs on.
+        settings.target = settings.device.target().unwrap_or_default();
         let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         evaluator.comm = comm;
+        let (device, rank) = (evaluator.settings.device, evaluator.comm.rank());
+        // A device that cannot be used is an error before the script does anything.
+        if device != Device::Cpu {
+            let limit = evaluator.settings.limits.max_host_bytes;
+            evaluator.runner = Some(Runner::open(device, rank, limit).map_err(|error| {
+                let mut diagnostic = Diagnostic::error(codes::DEVICE, Span::default(), error.message);
+                diagnostic.help.extend(error.help);
+                Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
+            })?);
+        }
         Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
     }
 

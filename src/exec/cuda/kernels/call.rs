@@ -1,6 +1,6 @@
 //! What a kernel of the device is made for: tensors at their places.
 
-use super::{Address, Arg, OpError, fault, place};
+use super::{Address, Arg, OpError, internal, place};
 use crate::{
     exec::place::{Place, Root},
     ir::{DType, Type},
@@ -114,17 +114,17 @@ impl Call {
     }
 
     pub fn arg(&self, k: usize) -> Result<&Tensor, OpError> {
-        self.args.get(k).ok_or_else(|| fault("a kernel asked for a missing operand"))
+        self.args.get(k).ok_or_else(|| internal("a kernel asked for a missing operand"))
     }
 
     pub fn result(&self, k: usize) -> Result<&Tensor, OpError> {
-        self.results.get(k).ok_or_else(|| fault("a kernel asked for a missing result"))
+        self.results.get(k).ok_or_else(|| internal("a kernel asked for a missing result"))
     }
 
     /// The workspace, which must have as many bytes.
     pub fn workspace(&self, bytes: u64) -> Result<Address, OpError> {
         if bytes > self.workspace_bytes {
-            return Err(fault("a kernel got less workspace than it asked for"));
+            return Err(internal("a kernel got less workspace than it asked for"));
         }
         Ok(self.workspace)
     }

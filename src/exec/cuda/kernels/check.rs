@@ -5,10 +5,10 @@
 use super::{
     Arg, Kernel, OpError, Tensor, Work,
     call::Call,
-    fault,
+    internal,
     launch::{element, index_type, locate, with_types},
 };
-use crate::{ir::NodeId, ops::Op, plan::Plan};
+use crate::{ops::Op, plan::Plan, schedule::OpId};
 
 const TEXT: &str = include_str!("check.cu");
 
@@ -28,13 +28,13 @@ pub(super) fn indices(call: &Call, indices: &Tensor, limit: usize) -> Result<Vec
     Ok(vec![kernel.blocks(1, 1, 1, 256)?])
 }
 
-/// What the words of [`Arg::Fault`] say after a step: the node and the error of the first fault.
-pub(in crate::exec::cuda) fn found(plan: &Plan, words: [u64; 4]) -> Option<(NodeId, OpError)> {
+/// What the words of [`Arg::Fault`] say after a step: the op and the error of the first fault.
+pub(in crate::exec::cuda) fn fault(plan: &Plan, words: [u64; 4]) -> Option<(OpId, OpError)> {
     let [op, position, value, limit] = words;
-    let id = op.checked_sub(1)?;
-    let node = plan.op_nodes.get(usize::try_from(id).unwrap_or(usize::MAX)).copied();
-    let Some(node) = node.filter(|node| (node.0 as usize) < plan.graph.len()) else {
-        return Some((NodeId(0), fault("a kernel of no op found a fault")));
+    let id = OpId(u32::try_from(op.checked_sub(1)?).unwrap_or(u32::MAX));
+    let node = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
+    let Some(&node) = node else {
+        return Some((id, internal("a kernel of no op found a fault")));
     };
     let op = plan.graph.node(node).op();
     let (name, value) = (op.name(), value as i64);
@@ -44,5 +44,5 @@ pub(in crate::exec::cuda) fn found(plan: &Plan, words: [u64; 4]) -> Option<(Node
         }
         _ => format!("`{name}`: index {value} at position {position} is outside 0 ≤ index < {limit}"),
     };
-    Some((node, OpError::new(message)))
+    Some((id, OpError::new(message)))
 }

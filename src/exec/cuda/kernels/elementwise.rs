@@ -8,7 +8,7 @@ use std::fmt::Write;
 use super::{
     Arg, Kernel, OpError, Tensor, Work,
     call::Call,
-    fault,
+    internal,
     launch::{THREADS, element, index_type},
 };
 use crate::{
@@ -64,7 +64,7 @@ fn check(group: &Elementwise) -> Result<(), OpError> {
                 && access.layout.is_dense(&group.shape)
         })
     {
-        return Err(fault("a fused program with operands of another form"));
+        return Err(internal("a fused program with operands of another form"));
     }
     Ok(())
 }
@@ -243,12 +243,12 @@ impl<'a> Generator<'a> {
 
     fn value(&mut self, i: usize, instr: &Instr, dtype: DType) -> Result<String, OpError> {
         let earlier = |reg: u32| (reg as usize) < i;
-        let lost = || fault("a fused program reads a register before it is set");
+        let lost = || internal("a fused program reads a register before it is set");
         Ok(match *instr {
             Instr::Load(k) => {
                 let k = k as usize;
                 if self.call.args.get(k).map(Tensor::dtype) != Some(dtype) {
-                    return Err(fault("a fused program loads an input of another dtype"));
+                    return Err(internal("a fused program loads an input of another dtype"));
                 }
                 match (self.packed, self.inner_stride(k)) {
                     (true, 1) => format!("widen(a{k}.v[v])"),
@@ -310,7 +310,7 @@ impl<'a> Generator<'a> {
             .group
             .shape
             .get(axis)
-            .ok_or_else(|| fault("a fused program counts along a missing axis"))?;
+            .ok_or_else(|| internal("a fused program counts along a missing axis"))?;
         let inner: usize = self.group.shape.iter().skip(axis + 1).product();
         let outer: usize = self.group.shape.iter().take(axis).product();
         let mut index = "e".to_owned();

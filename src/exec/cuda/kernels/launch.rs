@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use super::{Arg, Launch, OpError, Work, fault};
+use super::{Arg, Launch, OpError, Work, internal};
 use crate::{
     exec::cpu::strided::{Axis, Walk},
     ir::DType,
@@ -53,7 +53,7 @@ impl Kernel {
             u32::try_from(count)
                 .ok()
                 .filter(|_| count <= limit)
-                .ok_or_else(|| fault("a launch of too many blocks"))
+                .ok_or_else(|| internal("a launch of too many blocks"))
         };
         Ok(Work::Launch(Launch {
             source: self.source,

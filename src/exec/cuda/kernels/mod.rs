@@ -21,21 +21,21 @@ use self::{
 };
 use super::work::{Address, Arg, Launch, Work};
 use crate::{
-    exec::place::{self, fault},
+    exec::place::{self, fault as internal},
     ir::Type,
     ops::{Op, OpError},
     plan::{self, Access, Plan},
     schedule::OpId,
 };
 
-pub(super) use check::found;
+pub(super) use check::fault;
 
 /// What every source begins with.
 pub(super) const PRELUDE: &str = concat!(include_str!("prelude.cu"), include_str!("math.cu"));
 
 /// What an op of the plan does, in this order.
 pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
-    let kernel = plan.kernels.get(id.0 as usize).ok_or_else(|| fault("the plan runs a missing op"))?;
+    let kernel = plan.kernels.get(id.0 as usize).ok_or_else(|| internal("the plan runs a missing op"))?;
     match kernel {
         plan::Kernel::Nothing => Ok(Vec::new()),
         plan::Kernel::Wait { .. } => Ok(wait(plan, id)),
@@ -43,7 +43,7 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
         plan::Kernel::Elementwise(group) => elementwise::works(plan, id, group),
         plan::Kernel::Node { node, args, results } => {
             if node.0 as usize >= plan.graph.len() {
-                return Err(fault("the plan runs a missing node"));
+                return Err(internal("the plan runs a missing node"));
             }
             let op = plan.graph.node(*node).op();
             let arg_types: Vec<&Type> = args.iter().map(|a| &a.ty).collect();
@@ -51,7 +51,7 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
             let (needed, planned) =
                 (workspace(op, &arg_types, &result_types), plan.schedule_graph.workspace(id));
             if needed > planned {
-                return Err(fault(format_args!(
+                return Err(internal(format_args!(
                     "`{}` needs {needed} bytes of workspace, and {planned} are planned",
                     op.name()
                 )));
@@ -74,13 +74,13 @@ fn wait(plan: &Plan, id: OpId) -> Vec<Work> {
 fn commit(plan: &Plan, from: &Access, to: &Access) -> Result<Vec<Work>, OpError> {
     let (from, to) = (Tensor::new(plan, from)?, Tensor::new(plan, to)?);
     if from.ty() != to.ty() || !from.is_dense() || !to.is_dense() {
-        return Err(fault("a commit between tensors of other forms"));
+        return Err(internal("a commit between tensors of other forms"));
     }
     movement::copy(&from, &to)
 }
 
 fn node_works(op: &Op, call: &Call) -> Result<Vec<Work>, OpError> {
-    let no_kernel = || fault(format_args!("`{}` is run on its own", op.name()));
+    let no_kernel = || internal(format_args!("`{}` is run on its own", op.name()));
     match op {
         Op::Input(_)
         | Op::Const(_)

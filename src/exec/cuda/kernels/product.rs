@@ -3,7 +3,7 @@
 use super::{
     Address, Kernel, OpError, Tensor, Work,
     call::Call,
-    fault,
+    internal,
     launch::{element, index_type, locate, with_types},
     movement,
 };
@@ -52,7 +52,7 @@ struct Sizes {
 pub(super) fn works(call: &Call) -> Result<Vec<Work>, OpError> {
     let (a, b, c) = (call.arg(0)?, call.arg(1)?, call.result(0)?);
     let ([.., m, k], [.., n]) = (a.shape(), b.shape()) else {
-        return Err(fault("a product of no matrices"));
+        return Err(internal("a product of no matrices"));
     };
     let sizes = Sizes { m: *m, k: *k, n: *n };
     if c.elements() == 0 {
