@@ -158,12 +158,14 @@ fn element_wise() -> Texts {
             let mut sum = args[0];
             for unary in Unary::ALL.into_iter().filter(|&unary| unary != Unary::Not) {
                 let y = graph.unary(unary, args[1])?;
-                let y = if graph.ty(y).dtype() == dtype { y } else { graph.value(Cast { to: dtype }, &[y])? };
+                let y =
+                    if graph.ty(y).dtype() == dtype { y } else { graph.value(Cast { to: dtype }, &[y])? };
                 sum = graph.add(sum, y)?;
             }
             for binary in Binary::ALL {
                 let Ok(y) = graph.binary(binary, args[0], args[1]) else { continue };
-                let y = if graph.ty(y).dtype() == dtype { y } else { graph.value(Cast { to: dtype }, &[y])? };
+                let y =
+                    if graph.ty(y).dtype() == dtype { y } else { graph.value(Cast { to: dtype }, &[y])? };
                 sum = graph.add(sum, y)?;
             }
             Ok(vec![sum])
