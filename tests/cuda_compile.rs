@@ -225,7 +225,7 @@ fn reductions_and_movement() -> Texts {
         op(&mut texts, Concat { axis: 1 }, &[(dtype, small), (dtype, small)]);
         op(&mut texts, Gather, &[(dtype, &[9, 4]), (DType::I32, &[5])]);
         op(&mut texts, Gather, &[(dtype, &[9, 4]), (DType::I64, &[5])]);
-        if dtype != DType::Bool {
+        if dtype.is_float() {
             op(&mut texts, ScatterAdd { rows: 9 }, &[(DType::I32, &[5]), (dtype, &[5, 4])]);
         }
         // A copy through a transposition.
@@ -300,9 +300,9 @@ fn example(texts: &mut Texts, file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(file);
     let options = CompileOptions { target: Target::Cuda, ..CompileOptions::default() };
     let source = Source::file(path).expect("it can be read");
-    let program = Engine::new().compile_with(source, &options).unwrap_or_else(|_| panic!("{file} is sound"));
-    for plan in program.plans() {
-        add(texts, plan);
+    // What the programs say of their peaks is meant for the CPU, whose kernels need less beside.
+    for plan in Engine::new().check(source, &options).plans {
+        add(texts, &plan);
     }
 }
 

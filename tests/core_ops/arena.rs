@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{
+use crate::cases::{
     harness::*,
     planned::{rate, training},
 };

@@ -2,15 +2,7 @@
 //! against finite differences, plans against the reference interpreter.
 
 mod arena;
+mod cases;
 #[path = "../support/device.rs"]
 mod device;
-mod elementwise;
 mod errors;
-mod gradients;
-mod harness;
-mod matmul;
-mod movement;
-mod planned;
-mod random;
-mod reduce;
-mod updates;

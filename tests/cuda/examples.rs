@@ -36,7 +36,8 @@ fn run(folder: &Folder, file: &str, sets: &[&str], device: &str, variables: &[(&
 
 /// Numbers agree to a thousandth, other words exactly.
 fn assert_near(file: &str, cpu: &str, cuda: &str) {
-    let words = |text: &str| text.split([' ', ':', ';', ',', '%', '\n']).map(str::to_owned).collect::<Vec<_>>();
+    let words =
+        |text: &str| text.split([' ', ':', ';', ',', '%', '\n']).map(str::to_owned).collect::<Vec<_>>();
     let (a, b) = (words(cpu), words(cuda));
     assert_eq!(a.len(), b.len(), "{file}:\n{cpu}\n{cuda}");
     for (a, b) in a.iter().zip(&b) {

@@ -33,7 +33,8 @@ fn on_device(graph: &Graph) -> Results {
 
 fn on_cpu(graph: &Graph) -> Results {
     let (mut slots, inputs) = start(graph);
-    let outputs = (0..STEPS).map(|s| reference(graph, &mut slots, &inputs, &page(s)).expect("it runs")).collect();
+    let outputs =
+        (0..STEPS).map(|s| reference(graph, &mut slots, &inputs, &page(s)).expect("it runs")).collect();
     (outputs, slots)
 }
 

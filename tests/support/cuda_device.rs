@@ -10,7 +10,6 @@
 
 use std::{
     cell::RefCell,
-
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -248,4 +247,3 @@ pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
     SAME.fetch_add(same, Ordering::Relaxed);
     agrees
 }
-
