@@ -223,10 +223,12 @@ impl Evaluator {
         for item in items.iter().skip(1) {
             result = match name {
                 "sum" | "mean" => self.binary_values(BinaryOp::Add, &result, item, span)?,
+                // Comparisons with NaN are false: the first one stays, and a later one is taken.
                 _ => {
                     let op = if name == "max" { BinaryOp::Gt } else { BinaryOp::Lt };
                     match self.binary_values(op, item, &result, span)? {
                         Value::Bool(true) => item.clone(),
+                        _ if matches!(item, Value::Float(x) if x.is_nan()) => item.clone(),
                         _ => result,
                     }
                 }
