@@ -57,6 +57,7 @@ mod walk;
 mod witness;
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, Weak},
 };
@@ -154,6 +155,8 @@ pub struct Settings {
     pub sets: Vec<(String, String)>,
     /// Where relative paths of the script start, and where modules are looked up.
     pub directory: PathBuf,
+    /// Texts that stand for files of modules there, by the name of the module.
+    pub modules: Arc<BTreeMap<String, Arc<str>>>,
     /// Continue from the last file that the script saves.
     pub resume: bool,
     pub planning: Planning,
@@ -192,6 +195,7 @@ impl Default for Settings {
             limits: Limits::default(),
             sets: Vec::new(),
             directory: PathBuf::from("."),
+            modules: Arc::default(),
             resume: false,
             planning: Planning::default(),
             cancel: CancelToken::new(),
