@@ -20,9 +20,10 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     exec::{
-        Tensor,
+        Call, Device, Prepared, Runner, Tensor,
         comm::Link,
-        cpu::{Executable, RunError, ScalarPage},
+        cpu::{RunError, ScalarPage},
+        cuda::Stats,
     },
     ir::{Graph, NodeId, Origin, Output, Type, ValueId},
     plan::Plan,
@@ -36,7 +37,7 @@ pub struct Compiled {
     /// As elaborated.
     pub graph: Arc<Graph>,
     pub plan: Mutex<Option<Arc<Plan>>>,
-    executable: Mutex<Option<Executable>>,
+    executable: Mutex<Option<Prepared>>,
     cells: Vec<Arc<Cell>>,
     inputs: Vec<InputSource>,
     scalars: Vec<ScalarBinding>,
@@ -212,7 +213,7 @@ impl Evaluator {
         let graph = Arc::clone(&plan.graph);
         let planned = plan.schedule.arena_bytes;
         let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
-        if peak > limit {
+        if peak > limit && self.settings.device == Device::Cpu {
             return Err(self.report(
                 Diagnostic::error(
                     codes::LIMIT,
@@ -223,30 +224,32 @@ impl Evaluator {
             ));
         }
         let mut slots = self.take_slots(&compiled.cells, span)?;
+        let mut runner = self.take_runner(span)?;
         let taken = lock(&compiled.executable).take();
-        let executable = match taken {
-            Some(executable) => Ok(executable),
-            None => Executable::new(plan),
+        let prepared = match taken {
+            Some(prepared) => Ok(prepared),
+            None => runner.prepare(plan),
         };
-        let result = match executable {
-            Ok(mut executable) => {
+        let result = match prepared {
+            Ok(mut prepared) => {
                 let output = Arc::clone(&self.output);
-                executable.set_printer(Some(Box::new(move |label, tensor| {
+                let printer = Box::new(move |label: &str, tensor: &Tensor| {
                     (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
-                })));
+                });
                 let cancel = self.guard.cancel.clone();
                 let sources = &self.sources;
                 let place = |graph: &Graph, node| place_of(sources, graph, node);
                 let mut link = Link { comm: &mut *self.comm, place: &place };
-                let slots = &mut slots.tensors;
-                let arena = &mut self.arena;
-                let result = executable.run_among(arena, slots, &inputs, &page, cancel.flag(), &mut link);
-                *lock(&compiled.executable) = Some(executable);
+                let (inputs, page, cancel) = (&*inputs, &page, cancel.flag());
+                let call = Call { inputs, page, cancel, link: &mut link, printer };
+                let result = runner.run(&mut prepared, &mut slots.slots, call);
+                *lock(&compiled.executable) = Some(prepared);
                 result
             }
             Err(error) => Err(RunError { node: NodeId(0), error }),
         };
         drop(slots);
+        self.runner = Some(runner);
         let run = result.map_err(|error| self.run_error(error, &graph, span))?;
         debug_assert_eq!(run.high_water_bytes, planned, "the plan states what `{}` uses", step.name());
         let results = run.outputs;
@@ -255,6 +258,59 @@ impl Evaluator {
             optimizer.count.fetch_add(1, Ordering::Relaxed);
         }
         Ok(results)
+    }
+}
+
+impl Evaluator {
+    /// What runs steps, started where this is the first one.
+    fn take_runner(&mut self, span: Span) -> Eval<Runner> {
+        if let Some(runner) = self.runner.take() {
+            return Ok(runner);
+        }
+        let device = self.settings.device;
+        Runner::open(device, self.comm.rank(), self.settings.limits.max_host_bytes).map_err(|error| {
+            let mut diagnostic = Diagnostic::error(codes::DEVICE, span, error.message);
+            diagnostic.help.extend(error.help);
+            self.report(diagnostic)
+        })
+    }
+
+    /// Steps run on another device from here on.
+    pub fn set_device(&mut self, device: Device) -> Eval<()> {
+        if device == self.settings.device && self.runner.is_some() {
+            return Ok(());
+        }
+        let before = (self.settings.device, self.settings.target, self.runner.take());
+        self.settings.device = device;
+        self.settings.target = device.target().unwrap_or_default();
+        match self.take_runner(Span::default()) {
+            Ok(runner) => {
+                self.runner = Some(runner);
+                for step in &self.steps {
+                    // What is planned and prepared is for the other one.
+                    lock(&step.compiled).clear();
+                }
+                Ok(())
+            }
+            Err(halt) => {
+                (self.settings.device, self.settings.target, self.runner) = before;
+                Err(halt)
+            }
+        }
+    }
+
+    /// How much each step that has run gives a device to do.
+    pub fn stats(&self) -> Vec<(Arc<str>, Arc<Plan>, Stats)> {
+        let mut stats = Vec::new();
+        for step in &self.steps {
+            for compiled in lock(&step.compiled).iter() {
+                let of_device = lock(&compiled.executable).as_ref().and_then(Prepared::stats);
+                if let (Some(of_device), Some(plan)) = (of_device, lock(&compiled.plan).clone()) {
+                    stats.push((Arc::clone(step.name()), plan, of_device));
+                }
+            }
+        }
+        stats
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    engine::CompileOptions,
+    engine::{CompileOptions, Device},
     plan::Target,
     report::{ColorChoice, Format},
     schedule::OrderKind,
@@ -97,9 +97,13 @@ pub struct Run {
     /// Continue from what the program saved last.
     #[arg(long)]
     pub resume: bool,
-    /// Where to run.
-    #[arg(long, value_enum, default_value_t)]
-    pub device: DeviceName,
+    /// Where to run: `cpu`, `cuda` or `cuda:N` for one of several, `auto` for the first GPU where there
+    /// is one. `tg devices` lists them.
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    pub device: Device,
+    /// When the run has ended, tell what each step gave the device to do.
+    #[arg(long)]
+    pub stats: bool,
     /// What connects the ranks.
     #[arg(long, value_enum, default_value_t)]
     pub engine: RankEngine,
@@ -122,6 +126,9 @@ pub struct Check {
     /// How diagnostics are written.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub message_format: MessageFormat,
+    /// The same as `--message-format json`.
+    #[arg(long, conflicts_with = "message_format")]
+    pub json: bool,
     /// Leave out fixes that would have to be planned again.
     #[arg(long)]
     pub no_fixes: bool,
@@ -141,7 +148,7 @@ pub struct Check {
 
 #[derive(Debug, Args)]
 pub struct Fix {
-    /// The program. It is replaced as a whole, or not at all.
+    /// The program. It and the files beside it that it uses are replaced as a whole, or not at all.
     pub file: PathBuf,
     #[command(flatten)]
     pub compile: Compile,
@@ -262,6 +269,9 @@ pub struct Explain {
 pub struct Repl {
     /// Run this program first.
     pub file: Option<PathBuf>,
+    /// Where steps run: `cpu`, `cuda`, `cuda:N` or `auto`.
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    pub device: Device,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -307,12 +317,6 @@ impl From<MessageFormat> for Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Deny {
     Warnings,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum DeviceName {
-    #[default]
-    Cpu,
 }
 
 /// For which device a step is planned; the device need not be there.

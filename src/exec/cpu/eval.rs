@@ -266,6 +266,17 @@ fn run_one(
     Ok(value)
 }
 
+/// Runs the CPU kernel of an op on dense tensors.
+pub(crate) fn call_op(
+    op: &Op,
+    args: &[Tensor],
+    types: Vec<Type>,
+    page: &ScalarPage,
+) -> Result<Vec<Tensor>, OpError> {
+    let args: Vec<Value> = args.iter().map(|tensor| Value::dense(tensor.clone())).collect();
+    run_kernel(op, &args, types, page)
+}
+
 fn run_kernel(op: &Op, args: &[Value], types: Vec<Type>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {
     let arg_types: Vec<&Type> = args.iter().map(|arg| &arg.ty).collect();
     let result_types: Vec<&Type> = types.iter().collect();

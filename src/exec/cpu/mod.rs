@@ -20,11 +20,15 @@ pub(crate) mod strided;
 
 pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};
+pub(crate) use eval::call_op;
 pub use eval::{RunError, eval, eval_among, eval_and_show};
-pub use executable::{Executable, Printer, Run};
+pub use executable::Executable;
+pub(crate) use executable::gathered;
 pub(crate) use host::views;
 pub use host::{TensorMut, TensorRef};
+pub(crate) use math::{floor_div, floor_rem};
 
+pub use crate::exec::run::{Printer, Run};
 use crate::{exec::Tensor, ir::Type, ops::OpError};
 
 /// Any aligned address serves for no bytes.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::{exec::place::Root, ir::DType};
 
-/// Bytes of the arena or of a persistent tensor.
+/// Bytes of the arena or of a persistent tensor. The root is that of the operand's `Place`; for a
+/// workspace it is `Root::Arena` of the first byte of `place::workspace`: each root stands for one
+/// buffer, which a debug mode puts elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address {
     pub root: Root,
@@ -37,7 +39,8 @@ pub(super) enum Work {
     Host,
 }
 
-/// The launch of a kernel. Equal sources are compiled once.
+/// The launch of a kernel. Equal sources are compiled once. The runtime compiles `kernels::PRELUDE`
+/// followed by the source, with `--fmad=false`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Launch {
     /// CUDA C, without the prelude that every source begins with.
@@ -67,7 +70,7 @@ pub(super) enum Arg {
     F64(f64),
 }
 
-/// `c = alpha · a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
+/// `c = a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
 /// Matrices are row-major with a leading dimension; a transposed one is stored column-major.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Product {
@@ -102,6 +105,6 @@ pub(super) struct Matrix {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Epilogue {
     None,
-    /// Adds a vector along the columns.
+    /// Adds a vector of `columns` elements to every row.
     Bias(Address),
 }
