@@ -279,6 +279,26 @@ fn plan_in_both_forms() {
 }
 
 #[test]
+fn plan_for_another_device() {
+    let folder = Folder::new("plan-target");
+    folder.file("product.tg", "step f(x: f16[64, 64], w: f16[64, 64]) = x @ w\n");
+    let plan = |target: &[&str]| {
+        let ran = folder.tg(&[&["plan", "product.tg", "--json"][..], target].concat());
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        let value: Value = serde_json::from_str(&ran.out).unwrap();
+        let step = &value["steps"][0];
+        (step["target"].as_str().unwrap().to_owned(), step["peak_bytes"].as_u64().unwrap())
+    };
+    // The CPU computes halves in f32, in memory of their own; a GPU needs the three matrices.
+    let (cpu, cuda) = (plan(&[]), plan(&["--target", "cuda"]));
+    assert_eq!(cuda, ("cuda".to_owned(), 3 * 64 * 64 * 2));
+    assert_eq!(cpu.0, "cpu");
+    assert!(cpu.1 > cuda.1, "{cpu:?}");
+    assert_eq!(folder.tg(&["check", "product.tg", "--target", "cuda"]).code, Some(0));
+    assert_eq!(folder.tg(&["plan", "product.tg", "--target", "tpu"]).code, Some(2));
+}
+
+#[test]
 fn plan_with_an_order_and_with_errors() {
     let folder = Folder::new("plan-order");
     folder.file("train.tg", TRAIN);

@@ -58,6 +58,7 @@ mod walk;
 mod witness;
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, Weak},
 };
@@ -155,6 +156,8 @@ pub struct Settings {
     pub sets: Vec<(String, String)>,
     /// Where relative paths of the script start, and where modules are looked up.
     pub directory: PathBuf,
+    /// Texts that stand for files of modules there, by the name of the module.
+    pub modules: Arc<BTreeMap<String, Arc<str>>>,
     /// Continue from the last file that the script saves.
     pub resume: bool,
     pub planning: Planning,
@@ -193,6 +196,7 @@ impl Default for Settings {
             limits: Limits::default(),
             sets: Vec::new(),
             directory: PathBuf::from("."),
+            modules: Arc::default(),
             resume: false,
             planning: Planning::default(),
             cancel: CancelToken::new(),

@@ -126,6 +126,9 @@ pub struct Check {
     /// How diagnostics are written.
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub message_format: MessageFormat,
+    /// The same as `--message-format json`.
+    #[arg(long, conflicts_with = "message_format")]
+    pub json: bool,
     /// Leave out fixes that would have to be planned again.
     #[arg(long)]
     pub no_fixes: bool,
@@ -145,7 +148,7 @@ pub struct Check {
 
 #[derive(Debug, Args)]
 pub struct Fix {
-    /// The program. It is replaced as a whole, or not at all.
+    /// The program. It and the files beside it that it uses are replaced as a whole, or not at all.
     pub file: PathBuf,
     #[command(flatten)]
     pub compile: Compile,

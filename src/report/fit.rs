@@ -1,12 +1,10 @@
-//! Labels in 80 columns: a text that does not fit beside its code is shortened there, and stands
-//! whole among the notes.
+//! Labels in 80 columns: a text for which there is no room beside its code is shortened there, and
+//! stands whole among the notes.
 
 use unicode_width::UnicodeWidthStr;
 
 /// Columns of a diagnostic.
 pub const WIDTH: usize = 80;
-/// Less than this of a label says nothing: then less of the source line is shown.
-pub const LEAST: usize = 12;
 
 /// A text in at most `columns`: up to the last colon, semicolon or comma that fits, otherwise up to
 /// a word.

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    ir::DType,
     source::{FileId, Span},
 };
 
@@ -223,6 +224,15 @@ impl<'s> Context<'s, '_> {
                 return Some(Tip { word: Some(word.to_owned()), message: None, span, text: text.into() });
             }
         }
+        // `with torch.no_grad():`
+        if let Some((start, Token::Name(word), _)) = found
+            && foreign::module_tip(word).is_some()
+            && let Some((end, text)) = self.behind_dots(index)
+        {
+            let span = Some(Span { file: self.file, start, end });
+            let word = self.text.get(start as usize..end as usize).unwrap_or_default().to_owned();
+            return Some(Tip { word: Some(word), message: None, span, text: text.into() });
+        }
         let token = found.map_or(Token::Separator, |t| t.1);
         let first = self.first_of_statement(index);
         let plain = |text: &str| Some(Tip { word: None, message: None, span: None, text: text.into() });
@@ -245,6 +255,15 @@ impl<'s> Context<'s, '_> {
             {
                 plain("the `{` stands on the same line")
             }
+            _ if wants("over") && self.starts_with(index, Token::Minimize) => {
+                let end = before.map_or(0, |b| b.2);
+                Some(Tip {
+                    word: None,
+                    message: Some("`minimize` without `over`"),
+                    span: Some(Span { file: self.file, start: end, end }),
+                    text: "say what learns: `minimize loss over net with optim.sgd(lr: 0.1)`".into(),
+                })
+            }
             _ if wants("with") && self.starts_with(index, Token::Minimize) => {
                 // Shown behind what is there: a `}` may be lines below.
                 let end = before.map_or(0, |b| b.2);
@@ -257,7 +276,12 @@ impl<'s> Context<'s, '_> {
             }
             _ if wants("region <") && before.is_some_and(|b| b.1 == Token::CloseParen) => {
                 let call = self.parenthesised(index).unwrap_or_else(|| "…".to_owned());
-                plain(&format!("write `checkpoint < {call} >`"))
+                Some(Tip {
+                    word: None,
+                    message: Some("a `checkpoint` without its region"),
+                    span: before.map(|b| Span { file: self.file, start: b.2, end: b.2 }),
+                    text: format!("write `checkpoint < {call} >`"),
+                })
             }
             Token::Equal if self.laid.tokens.get(index + 1).is_some_and(|t| t.1 == Token::Greater) => {
                 plain("a short function is written `fn name(x) = …`")
@@ -286,6 +310,22 @@ impl<'s> Context<'s, '_> {
             Token::Equal if matches!(first, Some(Token::If)) => plain("`=` assigns; `==` compares"),
             Token::Equal if !matches!(self.enclosing(index), None | Some((_, Bracket::Brace))) => {
                 plain("`==` compares; named arguments are written `name: value`")
+            }
+            Token::OpenParen
+                if at(2) == Some(Token::Colon)
+                    && matches!(at(1), Some(Token::Name(name)) if DType::parse(name).is_some()) =>
+            {
+                let name = match at(1) {
+                    Some(Token::Name(name)) => name,
+                    _ => "f32",
+                };
+                plain(&format!("sizes stand in square brackets: `{name}[2, 3]`"))
+            }
+            Token::Colon
+                if matches!(before, Some((_, Token::Name(_), _)))
+                    && matches!(at(2), None | Some(Token::Separator | Token::OpenBrace)) =>
+            {
+                plain("names are bound by `let x = …`, and given another value by `x = …`")
             }
             Token::Colon
                 if matches!(first, Some(Token::If | Token::For | Token::Fn | Token::Step | Token::Model)) =>
@@ -316,6 +356,16 @@ impl<'s> Context<'s, '_> {
             }
             _ => None,
         }
+    }
+
+    /// Of `a.b.c`, which starts at a token, where the last word ends and what to write instead of it.
+    fn behind_dots(&self, index: usize) -> Option<(u32, &'static str)> {
+        let mut tokens = self.laid.tokens.get(index + 1..)?.chunks_exact(2);
+        let mut last = None;
+        while let Some([(_, Token::Dot, _), (_, Token::Name(word), end)]) = tokens.next() {
+            last = Some((*end, foreign::word_tip(word)?));
+        }
+        last
     }
 
     /// The `//` before a token, in its statement.

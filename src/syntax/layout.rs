@@ -525,6 +525,36 @@ impl<'s> Layout<'s, '_> {
         }
     }
 
+    /// One message for all brackets above the first `keep`, the innermost of which comes first.
+    fn about_unclosed(&self, keep: usize, at: (u32, u32), here: u32) -> Diagnostic {
+        let open: Vec<_> = self.open.iter().skip(keep).rev().take(MAX_UNCLOSED).collect();
+        let place = |o: &Open| Span { file: self.file, start: o.start, end: o.end };
+        let listed = |texts: Vec<String>| match texts.as_slice() {
+            [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            all => all.join(""),
+        };
+        let openers = listed(open.iter().map(|o| format!("`{}`", o.bracket.opener())).collect());
+        let is_are = if open.len() == 1 { "is" } else { "are" };
+        let innermost = open.first().map_or(Span { file: self.file, start: here, end: here }, |o| place(o));
+        let mut error =
+            Diagnostic::error(codes::UNCLOSED, innermost, format!("{openers} {is_are} not closed"))
+                .label("opened here");
+        for outer in open.iter().skip(1) {
+            error = error.secondary(place(outer), "opened here");
+        }
+        let closers = open.iter().map(|o| o.bracket.closer()).collect::<Vec<_>>().join(" ");
+        // At the end of the text there is nothing that it should stand before.
+        let (end, text) = match at.0 == at.1 {
+            true => ((here, here), format!("`{closers}` is missing when the text ends")),
+            false => (at, format!("`{closers}` expected before this")),
+        };
+        error = error.secondary(Span { file: self.file, start: end.0, end: end.1 }, text);
+        if open.iter().any(|o| o.bracket == Bracket::Region) && at.0 != at.1 {
+            error = error.help("statements inside a region stand in `checkpoint < { … } >`");
+        }
+        error
+    }
+
     /// Reports and closes every bracket above the first `keep`; `at` is where closers were
     /// expected.
     fn unclosed(&mut self, keep: usize, at: (u32, u32)) {
@@ -533,25 +563,12 @@ impl<'s> Layout<'s, '_> {
         let here = self.laid.tokens.last().map_or(at.0, |t| t.2);
         // The rest of the line, closers included, went into a string that is not closed.
         let explained = self.open_strings.contains(&here);
-        for reported in 0..count {
+        if count > 0 && !explained {
+            let error = self.about_unclosed(keep, at, here);
+            self.report(error);
+        }
+        for _ in 0..count {
             let Some(open) = self.open.last().copied() else { return };
-            if reported < MAX_UNCLOSED && !explained {
-                let (opener, closer) = (open.bracket.opener(), open.bracket.closer());
-                let mut error = Diagnostic::error(
-                    codes::UNCLOSED,
-                    Span { file: self.file, start: open.start, end: open.end },
-                    format!("`{opener}` is not closed"),
-                )
-                .label("opened here")
-                .secondary(
-                    Span { file: self.file, start: at.0, end: at.1 },
-                    format!("`{closer}` expected before this"),
-                );
-                if open.bracket == Bracket::Region && at.0 != at.1 {
-                    error = error.help("statements inside a region stand in `checkpoint < { … } >`");
-                }
-                self.report(error);
-            }
             // What was cut off has no value, and nothing more is said about it.
             if open.bracket != Bracket::Brace {
                 self.laid.unclosed.push((open.start, here));

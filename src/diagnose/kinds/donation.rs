@@ -27,7 +27,7 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
         return None;
     }
     let write = facts.op_node(commit.op)?;
-    let place = facts.span_of(write).filter(|s| s.file == facts.tree.ast.file)?;
+    let place = facts.span_of(write).filter(|s| facts.tree.is_own(*s))?;
     let name = facts.slot_name(commit.slot);
     let span_of = |op| facts.op_node(op).and_then(|n| facts.span_of(facts.forward_of(n)));
     let (why, label): (String, (Option<Span>, &str)) = match commit.reason {

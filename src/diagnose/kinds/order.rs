@@ -160,7 +160,7 @@ fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)>
     let edits = vec![
         Edit { span: grads.span, text: grads_made },
         Edit { span: back.span, text: back_made },
-        insert(span, span.end, format!("\n{}{statement}", tree.indent(span.start))),
+        insert(span, span.end, format!("\n{}{statement}", tree.indent(span))),
     ];
     Some((edits, format!("pass it on with the weight gradients: `{statement}`")))
 }

@@ -26,6 +26,7 @@ pub use executable::Executable;
 pub(crate) use executable::gathered;
 pub(crate) use host::views;
 pub use host::{TensorMut, TensorRef};
+pub(crate) use math::{floor_div, floor_rem};
 
 pub use crate::exec::run::{Printer, Run};
 use crate::{exec::Tensor, ir::Type, ops::OpError};

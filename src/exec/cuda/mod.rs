@@ -17,6 +17,7 @@ mod module;
 mod prepare;
 mod product;
 mod session;
+mod sources;
 mod staging;
 mod work;
 
@@ -26,3 +27,4 @@ pub(crate) use kernels::workspace;
 pub use library::{LIBRARIES_VARIABLE, Unavailable};
 pub use memory::Block;
 pub use session::{CHECK_VARIABLE, Cuda};
+pub use sources::{COMPILE_OPTIONS, Source, sources};

@@ -22,6 +22,7 @@ use super::{
     error::While,
     kernels::PRELUDE,
     library::{self, c_text},
+    sources::COMPILE_OPTIONS,
 };
 use crate::ops::OpError;
 
@@ -67,12 +68,8 @@ impl Modules {
                 .help("install an NVRTC for this device: one of CUDA 12 knows all from 5.0 to 9.0"));
             }
         };
-        // Every operation rounds by itself, as on the CPU.
-        let options = vec![
-            format!("--gpu-architecture={architecture}"),
-            "--std=c++17".to_owned(),
-            "--fmad=false".to_owned(),
-        ];
+        let mut options = vec![format!("--gpu-architecture={architecture}")];
+        options.extend(COMPILE_OPTIONS.map(str::to_owned));
         Ok(Modules { architecture, options, loaded: Mutex::default() })
     }
 

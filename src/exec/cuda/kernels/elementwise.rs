@@ -147,9 +147,7 @@ impl<'a> Generator<'a> {
         }
         text.push_str(&self.before);
         if self.packed {
-            text.push_str(
-                "    #pragma unroll\n    for (I v = 0; v < 4; ++v) {\n    I e = e0 + v;\n    (void)e;\n",
-            );
+            text.push_str("    #pragma unroll\n    for (I v = 0; v < 4; ++v) {\n");
             text.push_str(&self.inside);
             text.push_str("    }\n");
             for (k, output) in self.call.results.iter().enumerate() {
@@ -157,10 +155,9 @@ impl<'a> Generator<'a> {
                 let _ = writeln!(text, "    *(Pack<{ty}>*)(o{k} + e0) = s{k};");
             }
         } else {
-            text.push_str("    I e = e0;\n    (void)e;\n");
             text.push_str(&self.inside);
             for k in 0..self.call.results.len() {
-                let _ = writeln!(text, "    o{k}[e] = s{k};");
+                let _ = writeln!(text, "    o{k}[e0] = s{k};");
             }
         }
         text.push_str("}\n");
@@ -231,6 +228,11 @@ impl<'a> Generator<'a> {
                 (false, _) => Ok(()),
             };
         }
+    }
+
+    /// The number of the element, as an expression.
+    fn index(&self) -> &'static str {
+        if self.packed { "(e0 + v)" } else { "e0" }
     }
 
     fn inner_stride(&self, input: usize) -> usize {
@@ -313,7 +315,7 @@ impl<'a> Generator<'a> {
             .ok_or_else(|| internal("a fused program counts along a missing axis"))?;
         let inner: usize = self.group.shape.iter().skip(axis + 1).product();
         let outer: usize = self.group.shape.iter().take(axis).product();
-        let mut index = "e".to_owned();
+        let mut index = self.index().to_owned();
         if inner != 1 {
             index = format!("{index} / (I){inner}");
         }
@@ -345,10 +347,10 @@ impl<'a> Generator<'a> {
         // Four elements beside each other are one group.
         let place = if self.packed && per_group == 4 {
             let _ = writeln!(self.before, "    Words w{i} = {};", group("e0"));
-            "v"
+            "v".to_owned()
         } else {
-            let _ = writeln!(self.inside, "    Words w{i} = {};", group("e"));
-            if per_group == 4 { "(e & 3)" } else { "(e & 1)" }
+            let _ = writeln!(self.inside, "    Words w{i} = {};", group(self.index()));
+            format!("({} & {})", self.index(), per_group - 1)
         };
         let word = format!("word_at(w{i}, (u32){place})");
         let long = format!("long_at(w{i}, (u32){place})");

@@ -5,6 +5,9 @@ template <> struct Whole<int> { typedef u32 wrapping; };
 template <> struct Whole<i64> { typedef u64 wrapping; };
 template <> struct Whole<u8> { typedef u32 wrapping; };
 
+template <class T> __device__ inline bool is_negative(T a) { return a < (T)0; }
+__device__ inline bool is_negative(u8) { return false; }
+
 template <class T> __device__ inline T whole_add(T a, T b) {
     typedef typename Whole<T>::wrapping W;
     return (T)((W)a + (W)b);
@@ -18,31 +21,31 @@ template <class T> __device__ inline T whole_mul(T a, T b) {
     return (T)((W)a * (W)b);
 }
 template <class T> __device__ inline T whole_neg(T a) { return whole_sub((T)0, a); }
-template <class T> __device__ inline T whole_abs(T a) { return a < (T)0 ? whole_neg(a) : a; }
+template <class T> __device__ inline T whole_abs(T a) { return is_negative(a) ? whole_neg(a) : a; }
 template <class T> __device__ inline T whole_sign(T a) {
-    return a > (T)0 ? (T)1 : a < (T)0 ? whole_neg((T)1) : (T)0;
+    return a > (T)0 ? (T)1 : is_negative(a) ? whole_neg((T)1) : (T)0;
 }
-template <class T> __device__ inline T whole_relu(T a) { return a < (T)0 ? (T)0 : a; }
+template <class T> __device__ inline T whole_relu(T a) { return is_negative(a) ? (T)0 : a; }
 
 // −1 is apart: the least number divided by it is no number of the type.
 template <class T> __device__ inline T whole_floor_div(T a, T b) {
     if (b == (T)0) return (T)0;
-    if (b < (T)0 && whole_neg(b) == (T)1) return whole_neg(a);
+    if (is_negative(b) && whole_neg(b) == (T)1) return whole_neg(a);
     T quotient = (T)(a / b), rest = (T)(a % b);
-    return rest != (T)0 && (rest < (T)0) != (b < (T)0) ? whole_sub(quotient, (T)1) : quotient;
+    return rest != (T)0 && is_negative(rest) != is_negative(b) ? whole_sub(quotient, (T)1) : quotient;
 }
 template <class T> __device__ inline T whole_floor_rem(T a, T b) {
     if (b == (T)0) return a;
-    if (b < (T)0 && whole_neg(b) == (T)1) return (T)0;
+    if (is_negative(b) && whole_neg(b) == (T)1) return (T)0;
     T rest = (T)(a % b);
-    return rest != (T)0 && (rest < (T)0) != (b < (T)0) ? whole_add(rest, b) : rest;
+    return rest != (T)0 && is_negative(rest) != is_negative(b) ? whole_add(rest, b) : rest;
 }
 
 // With a negative exponent, 1/xⁿ rounded towards 0 (and 0 for x = 0).
 template <class T> __device__ inline T whole_pow(T a, T b) {
-    if (b < (T)0) {
+    if (is_negative(b)) {
         if (a == (T)1) return (T)1;
-        if (a < (T)0 && whole_neg(a) == (T)1) return b % 2 == 0 ? (T)1 : a;
+        if (is_negative(a) && whole_neg(a) == (T)1) return b % 2 == 0 ? (T)1 : a;
         return (T)0;
     }
     T base = a, product = (T)1;
