@@ -354,6 +354,22 @@ fn explain_finds_pages() {
 }
 
 #[test]
+fn a_device_that_is_not_there_is_an_error_before_the_script_runs() {
+    let folder = Folder::new("no-device");
+    folder.file("a.tg", "print(\"started\")\nstep f(x: f32[2]) { return x }\nf(ones([2]))\n");
+    // Whether this machine has a driver or not.
+    let ran = folder.tg(&["run", "a.tg", "--device", "cuda:99"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+    assert!(ran.err.contains("error[TG0410]") && ran.err.contains("help"), "{}", ran.err);
+    let any = folder.tg(&["run", "a.tg", "--device", "cpu", "--stats"]);
+    assert_eq!((any.code, any.out.as_str()), (Some(0), "started\n"), "{}", any.err);
+    assert!(any.err.contains("stats: no step ran on a device"), "{}", any.err);
+    let session = folder.tg_with_input(&["repl"], ":device cuda:99\n:device\n");
+    assert_eq!(session.out, "cpu\n", "{}", session.err);
+    assert!(session.err.contains("programs cannot run on `cuda:99`"), "{}", session.err);
+}
+
+#[test]
 fn usage() {
     let folder = Folder::new("usage");
     let version = folder.tg(&["--version"]);

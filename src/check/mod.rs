@@ -14,6 +14,7 @@ mod call;
 mod contract;
 mod data;
 mod declarations;
+mod device;
 mod errors;
 mod expr;
 mod files;

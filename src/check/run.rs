@@ -19,7 +19,7 @@ use crate::{
         on_host,
     },
     guard::OutOfMemory,
-    ir::{Graph, NodeId, Output, Type, ValueId},
+    ir::{Graph, Output, Type, ValueId},
     ops::{Cause, Op},
     source::Span,
     syntax::ast::ExprId,
@@ -207,7 +207,7 @@ impl Evaluator {
             cpu::eval_among(graph, tensors, inputs, page, &mut show, &mut link)
         });
         drop(slots);
-        let result = result.unwrap_or_else(|error| Err(cpu::RunError { node: NodeId(0), error }));
+        let result = result.unwrap_or_else(|error| Err(cpu::RunError::of_no_op(error)));
         result.map_err(|error| self.run_error(error, graph, span))
     }
 
@@ -240,6 +240,17 @@ impl Evaluator {
 
     /// An op that failed while a graph ran, at the call and in the line that it comes from.
     pub(super) fn run_error(&mut self, error: cpu::RunError, graph: &Graph, span: Span) -> Halt {
+        self.run_error_with(error, graph, span, Vec::new())
+    }
+
+    /// The same, with what is to be told beside.
+    pub(super) fn run_error_with(
+        &mut self,
+        error: cpu::RunError,
+        graph: &Graph,
+        span: Span,
+        notes: Vec<String>,
+    ) -> Halt {
         if error.is_cancelled() || self.cancelled() {
             return Halt::Cancelled;
         }
@@ -267,6 +278,7 @@ impl Evaluator {
                 }
             }
         }
+        diagnostic.notes.extend(notes);
         diagnostic.help.extend(error.error.help);
         self.report(diagnostic)
     }
