@@ -23,6 +23,9 @@ const CHUNK: usize = 1024;
 /// Blocks that are enough for any device.
 const BLOCKS: usize = 1024;
 
+/// Up to so many parts of an output are joined by one thread.
+const FEW_PARTS: usize = 16;
+
 /// How the chunks of each output are divided among blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
@@ -100,14 +103,11 @@ pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> 
             .sizes([outputs, n, cut.parts, cut.span])
             .blocks(blocks, 1, 1, threads)?,
     ];
-    if cut.parts > 1 {
-        works.push(
-            Kernel::new(source, "reduce_parts")
-                .arg(partial)
-                .arg(y)
-                .sizes([outputs, cut.parts])
-                .for_each(outputs, THREADS)?,
-        );
+    let parts = |function| Kernel::new(source, function).arg(partial).arg(y).sizes([outputs, cut.parts]);
+    match cut.parts {
+        1 => {}
+        2..=FEW_PARTS => works.push(parts("reduce_parts").for_each(outputs, THREADS)?),
+        _ => works.push(parts("reduce_many_parts").blocks(outputs, 1, 1, THREADS)?),
     }
     Ok(works)
 }
