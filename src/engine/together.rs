@@ -31,8 +31,12 @@ pub fn join(diagnostics: &mut Vec<Diagnostic>, sources: &SourceMap) {
         let called = || kept.iter().position(|k| is_called_again(k, &diagnostic));
         match (same, same.is_none().then(called).flatten()) {
             (Some(k), _) => {
-                if let Some(places) = places.get_mut(k) {
+                if let (Some(places), Some(first)) = (places.get_mut(k), kept.get_mut(k)) {
                     places.spans.push(diagnostic.primary.span);
+                    // One change then mends all places.
+                    for (fix, other) in first.fixes.iter_mut().zip(diagnostic.fixes) {
+                        fix.edits.extend(other.edits);
+                    }
                 }
             }
             (None, Some(k)) => {
@@ -123,6 +127,8 @@ fn says_the_same(first: &Diagnostic, other: &Diagnostic) -> bool {
         && first.message == other.message
         && first.help == other.help
         && first.primary.text == other.primary.text
+        && first.fixes.len() == other.fixes.len()
+        && first.fixes.iter().zip(&other.fixes).all(|(a, b)| a.title == b.title)
 }
 
 /// Whether two messages are about one place of the text, reached by other calls with other sizes.

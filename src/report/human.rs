@@ -318,7 +318,7 @@ fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style:
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
-    for word in line.split(' ') {
+    for word in fit::words(line) {
         let columns = word.width();
         match lines.last_mut() {
             Some(last) if last.is_empty() || used + 1 + columns <= width => {
