@@ -10,6 +10,7 @@ use tg::{
     diagnose,
     diagnostic::Diagnostic,
     engine::{Checked, CompileOptions, Engine, Source},
+    report::{self, Format, Style},
 };
 
 fn check(text: &str) -> Checked {
@@ -18,6 +19,11 @@ fn check(text: &str) -> Checked {
 
 fn messages(checked: &Checked) -> Vec<String> {
     checked.diagnostics.iter().map(|d| format!("{} {}", d.code.0, d.message)).collect()
+}
+
+fn human(text: &str) -> String {
+    let checked = check(text);
+    report::diagnostics(&checked.diagnostics, &checked.sources, Format::Human, Style::PLAIN)
 }
 
 /// The only message about a program.
@@ -38,8 +44,11 @@ fn a_wrong_name_in_twenty_lines_is_one_message() {
     text += "  return y0\n}\n";
     let error = only(&text);
     assert_eq!(error.message, "unknown name `xx`");
-    assert_eq!(error.secondary.iter().map(|l| l.text.as_str()).collect::<Vec<_>>(), ["and here"; 3]);
-    assert_eq!(error.notes, ["the same on 16 more lines, the first of them 6"]);
+    // Editors get all places, people the first few.
+    assert_eq!(error.secondary.iter().filter(|l| l.is_again()).count(), 19);
+    let human = human(&text);
+    assert_eq!(human.matches("and here").count(), 3, "{human}");
+    assert!(human.contains("note: the same on 16 more lines, the first of them 6"), "{human}");
 }
 
 #[test]
@@ -47,12 +56,16 @@ fn a_missing_use_is_one_message() {
     let error = only(
         "use optim\nmodel Net() {\n  let a = nn.Linear(4, 4)\n  let b = nn.Linear(4, 4)\n  fn forward(x) = nn.relu(b(a(x)))\n}\nlet net = Net()\nstep f(x: f32[2, 4]) {\n  let l = mean(net(x))\n  minimize l over net with optim.sgd(lr: 0.1)\n  return l\n}\n",
     );
-    assert_eq!((error.message.as_str(), error.help.as_slice()), ("unknown name `nn`", ["write `use nn` at the top of the file".to_owned()].as_slice()));
+    assert_eq!(
+        (error.message.as_str(), error.help.as_slice()),
+        ("unknown name `nn`", ["write `use nn` at the top of the file".to_owned()].as_slice())
+    );
 }
 
 #[test]
 fn brackets_that_are_open_together_are_one_message() {
-    let error = only("step f(x: f32[4]) {\n  let h = checkpoint < tanh(exp(x\n  let g = h + 1\n  return g\n}\n");
+    let error =
+        only("step f(x: f32[4]) {\n  let h = checkpoint < tanh(exp(x\n  let g = h + 1\n  return g\n}\n");
     assert_eq!(error.message, "`(`, `(` and `checkpoint <` are not closed");
     assert_eq!(error.secondary.last().map(|l| l.text.as_str()), Some("`) ) >` expected before this"));
     let error = only("let w = [1, 2\nprint(w)\n");
@@ -68,7 +81,10 @@ fn a_wrong_shape_in_a_model_used_ten_times_is_one_message() {
         text += &format!("step f{k}(x: f32[{k}, 8]) {{ return net(x) }}\n");
     }
     let error = only(&text);
-    assert_eq!(error.message, "`+` cannot broadcast f32[1, 9] with f32[1, 8]: axis 1 is 9 on the left and 8 on the right");
+    assert_eq!(
+        error.message,
+        "`+` cannot broadcast f32[1, 9] with f32[1, 8]: axis 1 is 9 on the left and 8 on the right"
+    );
     assert_eq!(error.notes, ["9 more calls lead to the same, from lines 9, 10, 11, 12, 13, 14, 15, 16, 17"]);
 }
 
@@ -104,16 +120,31 @@ fn different_faults_stay_apart() {
 #[test]
 fn habits_of_other_languages_are_met_with_what_to_write() {
     let cases = [
-        ("step f(x: f32[4, 8]) {\n  return x.reshape([8, 4])\n}\n", "`reshape` is a function: write `reshape(x, …)`"),
+        (
+            "step f(x: f32[4, 8]) {\n  return x.reshape([8, 4])\n}\n",
+            "`reshape` is a function: write `reshape(x, …)`",
+        ),
         ("step f(x: f32[4]) {\n  return x.relu_()\n}\n", "tensors are values: write `x = relu(x)`"),
-        ("step f(x: f32[4]) {\n  return x.clone()\n}\n", "tensors are values: `x` itself does; `copy(x)` gives it memory of its own"),
-        ("step f(x: f32[4]) {\n  return sum(x).item()\n}\n", "return it: in the script a tensor has a value, `float(x)`"),
+        (
+            "step f(x: f32[4]) {\n  return x.clone()\n}\n",
+            "tensors are values: `x` itself does; `copy(x)` gives it memory of its own",
+        ),
+        (
+            "step f(x: f32[4]) {\n  return sum(x).item()\n}\n",
+            "return it: in the script a tensor has a value, `float(x)`",
+        ),
         ("let v = torch.cat([ones([2]), ones([2])])\n", "write `concat([a, b], axis: 0)`"),
         ("let v = np.zeros([2])\n", "tensor functions have no prefix: write `zeros(…)`"),
-        ("with torch.no_grad():\n  let y = 1\n", "write `stop_grad(x)`; a step without `minimize`, `update` or `grad` has no backward pass"),
+        (
+            "with torch.no_grad():\n  let y = 1\n",
+            "write `stop_grad(x)`; a step without `minimize`, `update` or `grad` has no backward pass",
+        ),
         ("print(\"%d\" % 3)\n", "write values into the text: `\"loss {loss:.3f}\"`"),
         ("x: int = 3\n", "names are bound by `let x = …`, and given another value by `x = …`"),
-        ("use nn\nuse optim\nlet net = nn.Linear(2, 1)\nstep f(x: f32[4, 2]) {\n  let l = mean(net(x))\n  minimize l with optim.sgd(lr: 0.1)\n  return l\n}\n", "say what learns: `minimize loss over net with optim.sgd(lr: 0.1)`"),
+        (
+            "use nn\nuse optim\nlet net = nn.Linear(2, 1)\nstep f(x: f32[4, 2]) {\n  let l = mean(net(x))\n  minimize l with optim.sgd(lr: 0.1)\n  return l\n}\n",
+            "say what learns: `minimize loss over net with optim.sgd(lr: 0.1)`",
+        ),
         ("step f(x: f32[4]) {\n  let y = checkpoint(x + 1)\n  return y\n}\n", "write `checkpoint < x + 1 >`"),
     ];
     for (text, expected) in cases {
@@ -214,7 +245,9 @@ fn texts_of_a_host_stand_for_files_of_modules() {
     let after = Engine::new().check(source.with_module("layers", text.as_str()), &CompileOptions::default());
     assert_eq!(Some(after.plans[0].peak_bytes()), found.savings().map(|s| s.peak_after));
     // Sessions run the same text.
-    let program = Engine::new().compile(Source::text("m.tg", "use m\nprint(m.X)\n").with_module("m", "const X = 3\n")).unwrap();
+    let program = Engine::new()
+        .compile(Source::text("m.tg", "use m\nprint(m.X)\n").with_module("m", "const X = 3\n"))
+        .unwrap();
     let mut session = program.session().unwrap();
     session.run().unwrap();
 }
@@ -240,7 +273,9 @@ fn allow_covers_what_follows_wherever_it_stands() {
     // The result of a body is no statement, and covered all the same.
     let result = "use nn\n\nmodel Net() {\n  let l = nn.Linear(256, 256)\n  fn forward(x) {\n    nn.dropout(relu(l(nn.dropout(relu(l(x)), 0.1))), 0.1)\n  }\n}\n";
     assert!(!allowed(result));
-    assert!(allowed(&result.replace("    nn.dropout(relu(l(nn", "    allow(TG0304)\n    nn.dropout(relu(l(nn")));
+    assert!(allowed(
+        &result.replace("    nn.dropout(relu(l(nn", "    allow(TG0304)\n    nn.dropout(relu(l(nn")
+    ));
     // Another code covers nothing, and errors stay.
     assert!(!allowed(&LAYERS.replace("      x = nn", "      allow(TG0305)\n      x = nn")));
     assert_eq!(only("allow(TG0201)\nlet x = y\n").code.0, "TG0201");
@@ -279,6 +314,12 @@ fn every_line_of_json_is_an_object_and_exit_codes_hold() {
         }
         assert_eq!(ran.out, folder.tg(&["check", "--message-format", "json", file]).out);
     }
+    // A warning fails where it is asked to, in every format.
+    folder.file("list.tg", "step f(x: f32[64, 64]) {\n  return exp(x)\n}\nlet kept = []\nfor i in 0..9 {\n  let out = f(ones([64, 64]))\n  kept += [out]\n}\n");
+    for format in [&["--json"][..], &["--message-format", "short"], &[]] {
+        let run = |deny: &[&str]| folder.tg(&[&["check", "list.tg"], format, deny].concat()).code;
+        assert_eq!((run(&[]), run(&["--deny", "warnings"])), (Some(0), Some(1)), "{format:?}");
+    }
     // Several files: one that is wrong is enough.
     let several = folder.tg(&["check", "--json", "right.tg", "missing.tg", "names.tg"]);
     assert_eq!((several.code, several.out.lines().count()), (Some(1), 2));
@@ -296,7 +337,11 @@ fn plans_say_why_a_result_overwrites_nothing() {
     );
     let why = folder.tg(&["plan", "--why", "3", "a.tg"]).out;
     assert!(why.contains("beside      not in the place of `a`: `sum`, line 5, reads it"), "{why}");
-    let json: Value = serde_json::from_str(&folder.tg(&["plan", "--json", "--why", "4", "a.tg"]).out).unwrap();
+    let json: Value =
+        serde_json::from_str(&folder.tg(&["plan", "--json", "--why", "4", "a.tg"]).out).unwrap();
     let reasons = &json["steps"][0]["buffers"][0]["not_in_place"];
-    assert_eq!(reasons[0], "not in the place of `b`: the sizes differ: bf16[256, 256] and f32[256, 256]", "{json}");
+    assert_eq!(
+        reasons[0], "not in the place of `b`: the sizes differ: bf16[256, 256] and f32[256, 256]",
+        "{json}"
+    );
 }

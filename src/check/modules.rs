@@ -109,7 +109,9 @@ impl Evaluator {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
                 } else {
                     let names: Vec<&str> = LIBRARY.iter().map(|(n, _)| *n).collect();
-                    diagnostic.notes.push(format!("modules of the library: {}", super::index::listed(&names)));
+                    diagnostic
+                        .notes
+                        .push(format!("modules of the library: {}", super::index::listed(&names)));
                 }
                 self.modules.insert(Name::clone(&name.name), ModuleState::Failed);
                 Err(self.report(diagnostic))

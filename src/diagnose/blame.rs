@@ -44,8 +44,8 @@ impl Keeper {
         match self {
             Keeper::Output(_) => "returned: alive to the end of the step".to_owned(),
             Keeper::State => "it outlives the step".to_owned(),
-            Keeper::Gradient => "kept for its gradient".to_owned(),
-            Keeper::Recompute => "computed again from it".to_owned(),
+            Keeper::Gradient => "kept for the gradient of this".to_owned(),
+            Keeper::Recompute => "kept to compute this again".to_owned(),
             Keeper::Update(_) => format!("kept for the update of `{updated}`"),
             Keeper::Debug => "kept for this `debug`".to_owned(),
             Keeper::Forward => "needed here".to_owned(),
@@ -246,7 +246,7 @@ pub fn peak_label(facts: &Facts<'_>) -> Option<Label> {
     let span = facts.span_of(forward).or_else(|| facts.span_of(node))?;
     let text = match (node.role(), node.instance()) {
         (Role::Backward { .. }, _) => "the peak: the backward pass of this",
-        (Role::Update { .. }, _) => "the peak: the update that this makes",
+        (Role::Update { .. }, _) => "the peak: the update of this",
         (Role::Forward, 0) => "the peak",
         (Role::Forward, _) => "the peak: this, computed again",
     };

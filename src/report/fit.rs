@@ -64,7 +64,10 @@ mod tests {
 
     #[test]
     fn shapes_and_figures_stay_in_one_piece() {
-        assert_eq!(words("3 x f32[512, 1024], 4.0 MiB, twice"), ["3", "x", "f32[512, 1024],", "4.0 MiB,", "twice"]);
+        assert_eq!(
+            words("3 x f32[512, 1024], 4.0 MiB, twice"),
+            ["3", "x", "f32[512, 1024],", "4.0 MiB,", "twice"]
+        );
         assert_eq!(words("a [list that goes on and on without any end] b").len(), 11);
         assert_eq!(words("for 1.5 % more"), ["for", "1.5 %", "more"]);
         assert_eq!(words("x[0] and y[1]"), ["x[0]", "and", "y[1]"]);

@@ -107,9 +107,11 @@ impl<'s> Context<'s, '_> {
     /// closed.
     fn closes_reported_region(&self, found: Option<Spanned<'s>>, before: Option<Spanned<'s>>) -> bool {
         let is_first = before.is_none_or(|b| matches!(b.1, Token::Separator | Token::OpenBrace));
-        let is_region = |&(from, _): &(u32, u32)| self.text.get(from as usize..).is_some_and(|t| t.starts_with('<'));
-        found.is_some_and(|f| f.1 == Token::Greater && self.laid.unclosed.iter().any(|u| u.0 < f.0 && is_region(u)))
-            && is_first
+        let is_region =
+            |&(from, _): &(u32, u32)| self.text.get(from as usize..).is_some_and(|t| t.starts_with('<'));
+        found.is_some_and(|f| {
+            f.1 == Token::Greater && self.laid.unclosed.iter().any(|u| u.0 < f.0 && is_region(u))
+        }) && is_first
     }
 
     /// The place to show: a line end is shown behind the last thing on its line.

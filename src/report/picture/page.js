@@ -244,7 +244,8 @@ function showDetails() {
   row("place", b.at[i] === null ? "outside the arena, for good" : `bytes ${b.at[i]} to ${b.at[i] + b.bytes[i]} of the arena`);
   row("alive", `op ${b.from[i] + 1} to ${b.to[i] + 1} of ${o.length}${b.from[i] <= o.peak && o.peak <= b.to[i] ? ", at the peak" : ""}`);
   const made = o.line(i);
-  const born = row("made", made ? made[0] : "before the step");
+  // What is there before the step has no line that makes it, only a first one that reads it.
+  const born = row(data.kinds[b.kind[i]] === "params" || data.kinds[b.kind[i]] === "state" ? "first read" : "made", made ? made[0] : "before the step");
   if (made) make("pre", made[1].trim(), born);
   const keeper = b.byLine[i] === null ? null : data.lines[b.byLine[i]];
   const kept = row("kept by", `${data.texts[b.by[i]]}${keeper ? `, ${keeper[0]}` : ""}`);

@@ -35,7 +35,9 @@ pub fn reasons(view: &View<'_>) -> FxHashMap<BufferId, Vec<String>> {
             RefusalReason::Size => {
                 format!("the sizes differ: {} and {}", ty(refusal.made), ty(refusal.operand))
             }
-            RefusalReason::Part => "only a part of it is read, or in another order than is written".to_owned(),
+            RefusalReason::Part => {
+                "only a part of it is read, or in another order than is written".to_owned()
+            }
             RefusalReason::ReadTwice => "the op reads it in two ways".to_owned(),
             RefusalReason::Taken(other) => format!("`{}` takes it", name(other)),
         };
