@@ -24,6 +24,7 @@ pub use eval::{RunError, eval, eval_among, eval_and_show};
 pub use executable::{Executable, Printer, Run};
 pub(crate) use host::views;
 pub use host::{TensorMut, TensorRef};
+pub(crate) use math::{floor_div, floor_rem};
 
 use crate::{exec::Tensor, ir::Type, ops::OpError};
 
