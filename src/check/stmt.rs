@@ -276,7 +276,8 @@ impl Evaluator {
         }
         let cell = Arc::clone(cell);
         self.prepare_cell(&cell, span)?;
-        Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), cell.data())))
+        let data = self.cell_data(&cell, span)?;
+        Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), data)))
     }
 
     fn const_stmt(&mut self, cx: &Cx, name: &Ident, value: ExprId) -> Eval {
