@@ -71,6 +71,8 @@ impl Evaluator {
                     diagnostic.help.push(format!("a name with a dot is an index: `[\"{dotted}\"]`"));
                 } else if base.is_tensor() && name == "item" && self.in_graph() {
                     diagnostic.help.push("return it: in the script a tensor has a value, `float(x)`".into());
+                } else if let (Value::Model(_), Some(tip)) = (base, foreign_method_of_model(name)) {
+                    diagnostic.help.push(tip.into());
                 } else if let Some(tip) = foreign_field(name).filter(|_| !is_own) {
                     diagnostic.help.push(tip.into());
                 } else if base.is_tensor() && super::tensor::find(name).is_some() {
@@ -139,6 +141,21 @@ impl Evaluator {
             _ => Vec::new(),
         }
     }
+}
+
+/// What models of other libraries do by themselves, and what is written instead.
+fn foreign_method_of_model(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "to" | "half" | "float" | "double" | "bfloat16" | "astype" | "type" => {
+            "a model's dtype is chosen where it is made, `let net = Net() in bf16`; the device with `--device`"
+        }
+        "zero_grad" => "gradients are values and never accumulate by themselves: nothing to reset",
+        "apply" | "init" => "initial values stand in the declaration: `param w: f32[n, m] = init.kaiming()`",
+        "named_parameters" | "modules" | "children" => {
+            "the fields of a model have names: `net.layers[0].w`; a list of all is in `tg plan`"
+        }
+        _ => return None,
+    })
 }
 
 /// The function behind a method that would change a tensor in its place: `relu_`.

@@ -107,6 +107,11 @@ impl Evaluator {
                     diagnostic.help.push(tip.into());
                 } else if let Some(close) = closest(&name.name, LIBRARY.iter().map(|(n, _)| *n)) {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
+                } else {
+                    let names: Vec<&str> = LIBRARY.iter().map(|(n, _)| *n).collect();
+                    diagnostic
+                        .notes
+                        .push(format!("modules of the library: {}", super::index::listed(&names)));
                 }
                 self.modules.insert(Name::clone(&name.name), ModuleState::Failed);
                 Err(self.report(diagnostic))

@@ -93,7 +93,7 @@ fn split(line: &str) -> Option<(&str, usize, &str)> {
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let greedy = |room: usize| {
         let mut lines: Vec<String> = Vec::new();
-        for word in text.split(' ') {
+        for word in fit::words(text) {
             match lines.last_mut() {
                 Some(last) if last.width() + 1 + word.width() <= room => {
                     last.push(' ');
@@ -190,7 +190,10 @@ mod tests {
         assert_eq!(excess(FRAME, &texts), 0);
         let placed = place(FRAME, &texts, "…");
         assert_eq!(placed.cut, [0usize; 0]);
-        assert_eq!(placed.lines[2..], ["    │         ╰──────────── one", "    │                │", "    │                ╰──── two"]);
+        assert_eq!(
+            placed.lines[2..],
+            ["    │         ╰──────────── one", "    │                │", "    │                ╰──── two"]
+        );
     }
 
     #[test]

@@ -333,10 +333,15 @@ impl<'s> Layout<'s, '_> {
     /// Decides what the newline before `token` is, if there was one.
     fn judge_newline(&mut self, start: u32, token: Token<'s>) {
         let Some((newline, newline_end)) = self.newline.take() else { return };
-        let starts_statement = token.starts_statement() && self.peek(0) != Some(Token::Colon);
+        let starts_statement = (token.starts_statement() && self.peek(0) != Some(Token::Colon))
+            || (!self.newlines_count() && self.is_statement_word(token));
         if starts_statement && !self.newlines_count() {
             let keep = self.open.iter().rposition(|o| o.bracket == Bracket::Brace).map_or(0, |i| i + 1);
-            self.unclosed(keep, (start, start + token.word().map_or(0, |w| w.len() as u32)));
+            let word = match token {
+                Token::Name(name) => Some(name),
+                token => token.word(),
+            };
+            self.unclosed(keep, (start, start + word.map_or(0, |w| w.len() as u32)));
         }
         if !self.newlines_count() {
             return;
@@ -353,6 +358,18 @@ impl<'s> Layout<'s, '_> {
             return;
         }
         self.separate(newline, newline_end);
+    }
+
+    /// Whether a word is that of a statement inside brackets, too: what follows it could follow no name
+    /// of an expression.
+    fn is_statement_word(&self, token: Token<'s>) -> bool {
+        match token {
+            Token::Name("minimize" | "update" | "ensure" | "release" | "param" | "state" | "optimizer") => {
+                self.name_follows(0)
+            }
+            Token::Name("budget") => matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_))),
+            _ => false,
+        }
     }
 
     /// Ends a statement, unless none was begun.
