@@ -188,6 +188,13 @@ fn values_and_gradients_at_awkward_points() {
     assert!(printed.contains("56 functions agree at their edges"), "{printed}");
 }
 
+/// Also gradients of gradients.
+#[test]
+fn random_programs() {
+    let printed = run("random.tg", &[]);
+    assert!(printed.contains("results of random programs agree with the reference"), "{printed}");
+}
+
 #[test]
 fn fifty_updates_by_every_optimizer_and_schedule() {
     let printed = run("updates.tg", &[]);
@@ -203,7 +210,8 @@ fn layers_over_several_steps() {
 #[test]
 fn one_thread_and_four_train_to_the_same_bits() {
     let train = |threads: &str| {
-        let out = std::env::temp_dir().join(format!("tg-threads-{}-{threads}.safetensors", std::process::id()));
+        let out =
+            std::env::temp_dir().join(format!("tg-threads-{}-{threads}.safetensors", std::process::id()));
         let output = Command::new(env!("CARGO_BIN_EXE_tg"))
             .arg("run")
             .arg(folder().join("convnet.tg"))
