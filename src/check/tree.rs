@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     codes,
+    ir::DType,
     source::Span,
     syntax::ast::{BinaryOp, Ident},
 };
@@ -100,17 +101,20 @@ impl Evaluator {
         })
     }
 
-    /// The root of the sum of all squares, accumulated in f32 at least.
+    /// The root of the sum of all squares: in f64 where any gradient is, else in f32.
     fn tree_norm(&mut self, tree: &Arc<Tree>, span: Span) -> Eval {
+        let is_f64 = |value: &Value| self.tensor_type(value).is_some_and(|ty| ty.dtype() == DType::F64);
+        let dtype = if tree.entries.iter().any(|(_, value)| value.as_ref().is_some_and(is_f64)) {
+            DType::F64
+        } else {
+            DType::F32
+        };
         self.scripted(span, |ev| {
             let mut total: Option<Value> = None;
             for (_, value) in &tree.entries {
                 let Some(value) = value else { continue };
                 let (id, _) = ev.tensor_value(value, span)?;
-                let wide = ev.build(span, |f| {
-                    let dtype = f.graph.ty(id).dtype();
-                    f.graph.cast(id, dtype.accumulator())
-                })?;
+                let wide = ev.build(span, |f| f.graph.cast(id, dtype))?;
                 let wide = ev.graph_value(wide, false);
                 let square = ev.call_tensor_function_named("square", wide, span)?;
                 let sum = ev.call_tensor_function_named("sum", square, span)?;
@@ -120,7 +124,11 @@ impl Evaluator {
                 });
             }
             match total {
-                Some(total) => ev.call_tensor_function_named("sqrt", total, span),
+                Some(total) => {
+                    let (id, _) = ev.tensor_value(&total, span)?;
+                    let root = ev.build(span, |f| tensor::root(&mut f.graph, id))?;
+                    Ok(ev.graph_value(root, false))
+                }
                 None => Ok(Value::Float(0.0)),
             }
         })
