@@ -66,6 +66,7 @@ codes! {
     OPTIMIZER = "TG0236", "an optimizer used in a way it is not made for";
     MODEL = "TG0237", "a model used in a way it is not made for";
     DEPENDS_ON_RANK = "TG0238", "graph code that is not the same on every rank";
+    SHARD = "TG0241", "a model that cannot be spread over the ranks this way";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
 
     // Memory: what keeps it.

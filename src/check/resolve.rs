@@ -227,6 +227,10 @@ impl<'a> Resolver<'a> {
             StmtKind::Update { target, with, grads } => {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
             }
+            StmtKind::Shard(decl) => {
+                [decl.target, decl.unit].into_iter().chain(decl.over).for_each(|e| self.expr(e));
+                self.args(&decl.options);
+            }
             StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => self.expr(*limit),
             StmtKind::Error(_) | StmtKind::Use { .. } | StmtKind::Allow(_) => {}
         }

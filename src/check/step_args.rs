@@ -126,7 +126,7 @@ impl Evaluator {
             Value::Stored(stored) if stored.ty.elements() == 1 => {
                 Some(stored.data.as_ref().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
-            Value::Param(cell) if cell.ty.elements() == 1 => {
+            Value::Param(cell) if cell.ty.elements() == 1 && cell.part().is_none() => {
                 Some(cell.data().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
             Value::Unknown(Unknown::Any) => Some(0.5),
@@ -141,8 +141,8 @@ impl Evaluator {
                 KeyPart::Tensor(stored.ty.clone())
             }
             Value::Param(cell) => {
-                self.prepare_cell(cell, span)?;
-                flat.tensors.push(Stored::new(cell.ty.clone(), cell.data()));
+                let data = self.whole_data(cell, span)?;
+                flat.tensors.push(Stored::new(cell.ty.clone(), data));
                 KeyPart::Tensor(cell.ty.clone())
             }
             Value::Int(value) | Value::Unknown(Unknown::Int(value)) => KeyPart::Int(*value),

@@ -154,8 +154,7 @@ impl Evaluator {
         match value {
             Value::Stored(stored) => Ok(stored.data.clone()),
             Value::Param(cell) if !self.in_graph() => {
-                self.prepare_cell(cell, span)?;
-                Ok(cell.data())
+                self.whole_data(cell, span)
             }
             Value::Param(_) | Value::Tensor(_) => Err(self.graph_text(span)),
             _ => Ok(None),

@@ -68,6 +68,10 @@ fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
         StmtKind::Update { target, with, grads } => {
             todo.extend([Item::Expr(*target), Item::Expr(*with), Item::Expr(*grads)]);
         }
+        StmtKind::Shard(decl) => {
+            todo.extend([decl.target, decl.unit].into_iter().chain(decl.over).map(Item::Expr));
+            push_args(&decl.options, todo);
+        }
         StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => todo.push(Item::Expr(*limit)),
         StmtKind::With { settings, body } => {
             push_args(settings, todo);

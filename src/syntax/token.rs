@@ -62,13 +62,16 @@ pub(crate) enum Token<'s> {
     Allow,
     As,
     Budget,
+    By,
     Ensure,
+    Flat,
     Frozen,
     Minimize,
     Optimizer,
     Over,
     Param,
     Release,
+    Shard,
     State,
     Update,
     With,
@@ -213,7 +216,7 @@ impl<'s> Token<'s> {
             || self.is_assignment()
             || matches!(
                 self,
-                Token::Not | Token::In | Token::Comma | Token::Arrow | Token::Over | Token::With
+                Token::Not | Token::In | Token::Comma | Token::Arrow | Token::By | Token::Over | Token::With
             )
     }
 
