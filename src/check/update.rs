@@ -125,9 +125,8 @@ impl Evaluator {
                 pairs
             }
             Value::List(_) | Value::Tuple(_) | Value::Tensor(_) if cells.iter().any(|c| c.part().is_some()) => {
-                let cell = cells.iter().find(|c| c.part().is_some()).map(Arc::clone);
-                for cell in cell {
-                    self.need_whole(&cell, grads_span)?;
+                if let Some(cell) = cells.iter().find(|c| c.part().is_some()) {
+                    self.need_whole(cell, grads_span)?;
                 }
                 Vec::new()
             }
