@@ -104,8 +104,11 @@ impl Backward {
             after = vec![barrier];
             self.extend_data(graph);
         }
+        // One gradient at a time: the next one waits until the last is in its place.
+        let mut written = None;
         for late in unit.nodes {
-            self.late(graph, barriers, late, &behind, &after)?;
+            let made = self.late(graph, barriers, late, &behind, &after, written)?;
+            written = made.or(written);
         }
         Ok(())
     }
@@ -115,6 +118,7 @@ impl Backward {
         graph.cursor.origin = graph.node(of).origin();
     }
 
+    /// Differentiates one node; gives the one that wrote a gradient into its place, if it did.
     fn late(
         &mut self,
         graph: &mut Graph,
@@ -122,33 +126,46 @@ impl Backward {
         late: Late,
         behind: &FxHashMap<ValueId, ValueId>,
         after: &[NodeId],
-    ) -> Result<(), GradError> {
+        written: Option<NodeId>,
+    ) -> Result<Option<NodeId>, GradError> {
         let id = late.node;
         let fail = |error| GradError { node: id, error };
         let node = graph.node(id);
         let (op, args, region) = (node.op().clone(), node.args().to_vec(), node.region());
         let results: Vec<ValueId> = node.results().collect();
         let through = |cotangent: ValueId| behind.get(&cotangent).copied().unwrap_or(cotangent);
-        let cotangents: Vec<Option<ValueId>> = match late.cotangents {
+        let is_snapshot = late.cotangents.is_some();
+        let mut cotangents: Vec<Option<ValueId>> = match late.cotangents {
             Some(cotangents) => cotangents.into_iter().map(|c| c.map(through)).collect(),
             None => results.iter().map(|&r| get(&self.cotangents, r)).collect(),
         };
         if cotangents.iter().all(Option::is_none) {
-            return Ok(());
+            return Ok(None);
         }
         self.stamp(graph, id);
+        if let Some(written) = written.filter(|_| is_snapshot) {
+            let held: Vec<ValueId> = cotangents.iter().copied().flatten().collect();
+            let barrier = Barrier { kind: BarrierKind::StepBack };
+            let barrier = graph.push_after(barrier, &held, &[written]).map_err(fail)?;
+            let passed = graph.node(barrier).results();
+            for (cotangent, result) in cotangents.iter_mut().flatten().zip(passed) {
+                *cotangent = result;
+            }
+        }
+        let mut made = None;
         if let (Op::Slice(slice), &[vector], &[Some(piece)]) = (&op, &args[..], &cotangents[..])
             && is_vector(graph, &args)
         {
             let whole = self.write(graph, vector, piece, &slice.ranges, after).map_err(fail)?;
             set(&mut self.cotangents, vector, Some(whole));
+            made = Some(graph.producer(whole).0.id);
         } else {
             let gathers = graph.gathers(&graph.node(id)).map(|(_, shard)| shard);
             let (args, wanted) = (&args, &late.wanted);
             let at = GradNode { node: id, args, results: &results, cotangents: &cotangents, wanted };
             let gradients = match op.grad(graph, &at).map_err(fail)? {
                 Gradient::Args(gradients) => gradients,
-                Gradient::Zero => return Ok(()),
+                Gradient::Zero => return Ok(None),
                 Gradient::Decompose => self.through_decomposition(graph, &op, &at)?,
             };
             for ((&arg, &wanted), gradient) in args.iter().zip(wanted).zip(gradients) {
@@ -162,7 +179,7 @@ impl Backward {
         }
         self.extend_data(graph);
         barriers.after(graph, self, region, &args, &late.wanted);
-        Ok(())
+        Ok(made)
     }
 
     /// The gradients of a vector with those of one of its parameters in their place. Parameters do not
@@ -175,7 +192,12 @@ impl Backward {
         ranges: &[SliceRange],
         after: &[NodeId],
     ) -> Result<ValueId, OpError> {
-        let ranges = ranges.into();
+        let ranges: Box<[SliceRange]> = ranges.into();
+        // In the parameter's own shape it needs no copy where it lies in other strides.
+        let made = graph.producer(piece).0;
+        let shaped = made.args().first().copied().filter(|_| matches!(made.op(), Op::Reshape(_)));
+        let piece = shaped.unwrap_or(piece);
+        let name = graph.names.get(&vector).map(|name| format!("gradients of {name}"));
         let written = match get(&self.cotangents, vector) {
             Some(whole) => graph.push(Insert { ranges }, &[whole, piece])?,
             None => {
@@ -183,7 +205,9 @@ impl Backward {
                 graph.push_after(Insert { ranges }, &[zeros, piece], after)?
             }
         };
-        Ok(graph.node(written).result(0))
+        let written = graph.node(written).result(0);
+        graph.names.extend(name.map(|name| (written, name.into())));
+        Ok(written)
     }
 }
 

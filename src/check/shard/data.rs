@@ -7,6 +7,7 @@ use crate::{
     check::{
         Evaluator, Mode,
         errors::Eval,
+        files::Contents,
         persistent::{Group, Member},
         rank::line_of,
         value::Cell,
@@ -126,13 +127,11 @@ impl Evaluator {
         whole: &Tensor,
         span: Span,
     ) -> Eval<bool> {
-        let Some(group) = state.group() else {
-            let fits = *state.name() == *name && state.ty == *whole.ty();
-            if fits {
-                state.set_data(whole.clone());
-            }
-            return Ok(fits);
-        };
+        if *state.name() == *name && state.ty == *whole.ty() {
+            state.set_data(whole.clone());
+            return Ok(true);
+        }
+        let Some(group) = state.group() else { return Ok(false) };
         let Some(member) = group.members.iter().find(|m| state_name(state, &group, m) == name) else {
             return Ok(false);
         };
@@ -145,6 +144,17 @@ impl Evaluator {
         let tensor = self.with_member(state, &group, member, tensor, whole, span)?;
         state.set_data(tensor);
         Ok(true)
+    }
+
+    /// Gives first values to parts of which only some parameters are about to be loaded.
+    pub(in crate::check) fn prepare_partly_loaded(&mut self, contents: &Contents, span: Span) -> Eval<()> {
+        let cells = contents.cells();
+        let is_whole = |group: &Group| group.members.iter().all(|m| cells.iter().any(|c| c.id == m.cell.id));
+        let partly = cells.iter().filter_map(|c| c.part()).filter(|(_, group)| !is_whole(group));
+        for (part, _) in partly.collect::<Vec<_>>() {
+            self.prepare_cell(&part, span)?;
+        }
+        Ok(())
     }
 
     /// A parameter or state of a model as it is on all ranks together. Every rank has to ask for it.

@@ -188,7 +188,8 @@ impl Emit<'_, '_> {
                 if matches!(node.op(), Op::Print(_)) {
                     return Ok(Kernel::Node { node: *id, args, results: Vec::new() });
                 }
-                for result in node.results() {
+                // What is written into the buffer of an operand has none of its own.
+                for result in node.results().filter(|r| self.units.laid.places[r.0 as usize].base == *r) {
                     self.make(result);
                 }
                 let results = node.results().map(|r| self.access(r)).collect::<Result<_, _>>()?;
@@ -293,7 +294,8 @@ impl Emit<'_, '_> {
                 self.viewed.read(id, &operands);
                 reads.extend(args.iter().map(|a| a.buffer));
                 for (k, made) in results.iter().enumerate() {
-                    if self.is_persistent(made.buffer) {
+                    let is_there = args.iter().any(|arg| arg.buffer == made.buffer);
+                    if is_there || self.is_persistent(made.buffer) {
                         reads.push(made.buffer);
                         continue;
                     }
