@@ -87,6 +87,8 @@ pub enum Policy {
     /// All but gathered vectors, and what is made of them alone: the call of a unit of a sharded model.
     /// It gathers again for its backward pass.
     Gathers,
+    /// All: the region orders its backward pass, and recomputes nothing.
+    Everything,
 }
 
 /// A `checkpoint < … >`. Its nodes are contiguous: a region is a statement of the source.

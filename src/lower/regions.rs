@@ -109,9 +109,10 @@ impl<'g> Level<'g> {
                         .results()
                         .any(|r| self.graph.marks.get(&r).is_some_and(|mark| names.contains(mark))),
                     Policy::Gathers => !self.is_gathered(&node),
+                    Policy::Everything => true,
                 };
             // A collective must not be issued twice, except for one that gathers what is used again.
-            if by_policy || matches!(node.op(), Op::CollectiveDone(_)) && !self.is_gathered(&node) {
+            if by_policy || (matches!(node.op(), Op::CollectiveDone(_)) && !self.is_gathered(&node)) {
                 kept.extend(node.results());
             }
             kept.extend(region.keep.iter().copied().filter(|_| region.nodes.start == node.id.0));

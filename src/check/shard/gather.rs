@@ -16,6 +16,8 @@ use crate::{
         scope::{Scope, ScopeKind},
         value::Cell,
     },
+    codes,
+    diagnostic::{Diagnostic, Severity},
     ir::{Bind, Gathered, NodeId, Policy, Region, RegionId, ValueId},
     ops::{CollectiveDone, CollectiveKind, CollectiveStart, OpError, Slice, SliceRange},
     source::Span,
@@ -163,7 +165,31 @@ impl Evaluator {
         }
         match part {
             None => self.build(span, |f| f.read(cell)),
-            Some((part, group)) => self.build(span, |f| f.read_gathered(cell, &part, &group)),
+            Some((part, group)) => {
+                self.note_outside(cell, &group, span);
+                self.build(span, |f| f.read_gathered(cell, &part, &group))
+            }
+        }
+    }
+
+    /// Says that a step reads a parameter outside of the calls of its unit: all of the unit is gathered
+    /// for that.
+    fn note_outside(&mut self, cell: &Cell, group: &Group, span: Span) {
+        let is_outside = self.frames.last().is_some_and(|frame| {
+            matches!(frame.kind, FrameKind::Step(_))
+                && !frame.gathers.calls.contains(&group.unit)
+                && frame.gathers.open.as_ref().is_none_or(|open| open.unit != group.unit)
+        });
+        if is_outside {
+            let message = format!(
+                "`{}` is read outside of the calls of its unit: `{}` is gathered for this use",
+                cell.name(),
+                group.title
+            );
+            self.report(
+                Diagnostic::new(Severity::Note, codes::SHARD, span, message)
+                    .secondary(group.span, "spread over the ranks here"),
+            );
         }
     }
 

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    report::bytes::Bytes,
     ir::{DType, Shard, SlotKind, Type},
     source::Span,
     syntax::ast::{Arg, ExprKind, ShardDecl},
@@ -245,8 +246,72 @@ impl Evaluator {
         Ok(())
     }
 
+    /// Warnings about what the groups of a statement cost.
+    fn judge_groups(&mut self, first: usize, span: Span) {
+        let groups: Vec<Arc<Group>> = self.shards.groups.get(first..).unwrap_or_default().to_vec();
+        let bytes = |group: &Group, elements: usize| {
+            let size = group.members.first().map_or(0, |m| m.cell.ty.dtype().size());
+            elements.saturating_mul(size) as u64
+        };
+        let is_padding = |g: &&Arc<Group>| g.padded - g.shard.elements > g.shard.elements;
+        let padded: Vec<&Arc<Group>> = groups.iter().filter(is_padding).collect();
+        if let Some(worst) = padded.iter().max_by_key(|g| g.padded - g.shard.elements) {
+            let (used, all) = (bytes(worst, worst.shard.elements), bytes(worst, worst.padded));
+            let named = worst.members.iter().map(|m| m.cell.name()).collect::<Vec<_>>();
+            let named: Vec<&str> = named.iter().map(|n| &**n).collect();
+            let world = worst.shard.world;
+            let ty = worst.members.first().map_or_else(String::new, |m| format!(" of {}", m.cell.ty.dtype()));
+            let mut diagnostic = Diagnostic::warning(
+                codes::PADDING,
+                span,
+                format!(
+                    "a group{ty} has {} elements, and {} with its padding for {world} ranks",
+                    worst.shard.elements, worst.padded
+                ),
+            )
+            .note(format!("{} of {} are padding: {}", Bytes(all - used), Bytes(all), super::index::listed(&named)));
+            if padded.len() > 1 {
+                diagnostic = diagnostic.note(format!("{} groups are mostly padding", padded.len()));
+            }
+            self.report(diagnostic.help("choose larger units, or leave the small parameters out of them"));
+        }
+        // The first unit whose trained parameters differ, and how many are like it.
+        let odd = |g: &&Arc<Group>| {
+            let others = groups.iter().filter(|o| o.unit == g.unit && o.is_flat);
+            let dtype = |g: &Group| g.members.first().map(|m| m.cell.ty.dtype());
+            let most = others.clone().max_by_key(|o| bytes(o, o.shard.elements));
+            g.is_flat && most.is_some_and(|most| dtype(most) != dtype(g))
+        };
+        let odd: Vec<&Arc<Group>> = groups.iter().filter(odd).collect();
+        let Some(first) = odd.first() else { return };
+        let most = groups.iter().filter(|o| o.unit == first.unit).max_by_key(|o| bytes(o, o.shard.elements));
+        let Some(most) = most.and_then(|g| g.members.first()) else { return };
+        let names: Vec<Arc<str>> = first.members.iter().map(|m| m.cell.name()).collect();
+        let names: Vec<&str> = names.iter().map(|n| &**n).collect();
+        let Some(member) = first.members.first() else { return };
+        let mut diagnostic = Diagnostic::warning(
+            codes::MIXED_DTYPES,
+            span,
+            format!(
+                "`{}` has parameters of {} beside those of {}: they are a vector of their own",
+                first.title,
+                member.cell.ty.dtype(),
+                most.cell.ty.dtype()
+            ),
+        )
+        .secondary(member.cell.span, format!("{} is declared here", member.cell.ty))
+        .note(format!("{}: {}", Bytes(bytes(first, first.shard.elements)), super::index::listed(&names)));
+        if odd.len() > 1 {
+            diagnostic = diagnostic.note(format!("{} groups are odd in this way", odd.len()));
+        }
+        self.report(
+            diagnostic.help(format!("each group is gathered and reduced by itself; declare them {} where that is precise enough", most.cell.ty.dtype())),
+        );
+    }
+
     fn make_groups(&mut self, units: &[Units], flat: bool, options: &Options, span: Span) -> Eval {
         let world = self.settings.world;
+        let first = self.shards.groups.len();
         for unit in units {
             let mut kinds: Vec<(DType, SlotKind, Vec<Arc<Cell>>)> = Vec::new();
             for cell in &unit.cells {
@@ -281,6 +346,9 @@ impl Evaluator {
                 };
                 self.add_group(Arc::new(group), dtype, kind, &name)?;
             }
+        }
+        if world > 1 {
+            self.judge_groups(first, span);
         }
         Ok(Value::Unit)
     }

@@ -4,6 +4,7 @@
 mod backward;
 mod cast;
 mod donation;
+mod gathered;
 mod in_place;
 mod loss;
 mod optimizer;
@@ -53,6 +54,7 @@ impl Holding {
 pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     let holdings = holdings(facts);
     let mut all = Vec::new();
+    all.extend(gathered::find(facts));
     all.extend(output::find(facts));
     all.extend(view::find(facts));
     all.extend(backward::find(facts, &holdings));

@@ -370,6 +370,7 @@ fn policy(value: &Spanned<'_>) -> Result<Policy, Fault> {
         Value::Word("nothing") => Ok(Policy::Nothing),
         Value::Word("dots") => Ok(Policy::Dots),
         Value::Word("gathers") => Ok(Policy::Gathers),
+        Value::Word("everything") => Ok(Policy::Everything),
         Value::Call("names", names) => {
             let names: Vec<Arc<str>> =
                 names.iter().map(|n| n.string().map(Arc::from)).collect::<Result<_, _>>()?;

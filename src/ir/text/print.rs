@@ -88,6 +88,7 @@ impl Printer<'_> {
             Policy::Nothing => write!(out, "nothing")?,
             Policy::Dots => write!(out, "dots")?,
             Policy::Gathers => write!(out, "gathers")?,
+            Policy::Everything => write!(out, "everything")?,
             Policy::Names(names) => {
                 let names: Vec<String> = names.iter().map(|n| format!("{n:?}")).collect();
                 write!(out, "names({})", names.join(", "))?;

@@ -1,5 +1,6 @@
 //! What a plan does with memory: who is alive at the peak, since when, and kept by what.
 
+mod comm;
 mod full;
 mod json;
 mod live;
@@ -12,6 +13,7 @@ pub mod why;
 
 use std::sync::Arc;
 
+pub use comm::{CommReport, comm};
 pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
@@ -45,6 +47,8 @@ pub struct PlanReport {
     pub worst: Option<WorstLegal>,
     /// The heuristic that found the order.
     pub order: &'static str,
+    /// What the ranks send to each other, if they do.
+    pub comm: Option<CommReport>,
     pub peak_at: PeakAt,
     /// Bytes at the peak of each kind, in a fixed order, `fragmentation` last. Their sum is
     /// `peak_bytes`.
@@ -133,6 +137,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         lower_bound_bytes: plan.lower_bound_bytes(),
         worst: WorstLegal::of(plan),
         order: plan.schedule.found_by,
+        comm: comm(plan),
         peak_at: PeakAt {
             place: peak_node.and_then(|n| view.place(n)),
             op: peak_node.map_or(String::new(), |n| op_name(n).to_owned()),

@@ -59,6 +59,19 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         count(plan.ops, "op"),
         plan.order,
     ));
+    if let Some(comm) = &plan.comm {
+        let padding = match comm.padding_bytes {
+            0 => String::new(),
+            bytes => format!(", padding {}", Bytes(bytes)),
+        };
+        out.push_str(&format!(
+            "  each of {} ranks: sends {} in {}, {} beside other work{padding}\n",
+            comm.world,
+            Bytes(comm.bytes),
+            count(comm.collectives, "collective"),
+            Bytes(comm.overlapped_bytes),
+        ));
+    }
     if !plan.curve.is_empty() {
         let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
         out.push_str(&format!(
