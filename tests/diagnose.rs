@@ -22,6 +22,10 @@ const SHOWN: &[&str] = &[
     "TG0321", "TG0322",
 ];
 
+/// Codes that several ranks show, with the number of them.
+const OF_RANKS: &[&str] = &["TG0330", "TG0331", "TG0332", "TG0334", "TG0335"];
+const RANKS: u32 = 4;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -31,7 +35,9 @@ fn read(path: &str) -> String {
 }
 
 fn check_with(name: &str, text: &str, memory: diagnose::Options) -> Checked {
-    let options = CompileOptions { memory: Some(memory), ..CompileOptions::default() };
+    // Programs are named after their codes.
+    let world = OF_RANKS.iter().any(|code| name.starts_with(code)).then_some(RANKS);
+    let options = CompileOptions { memory: Some(memory), world, ..CompileOptions::default() };
     Engine::new().check(Source::text(name, text).in_directory(root().join("examples")), &options)
 }
 
@@ -59,7 +65,7 @@ fn of_code<'a>(checked: &'a Checked, code: &str) -> Vec<&'a Diagnostic> {
 
 #[test]
 fn each_kind_says_what_it_says() {
-    for code in SHOWN {
+    for code in SHOWN.iter().chain(OF_RANKS) {
         let checked = check(&format!("{code}.tg"), &read(&format!("tests/diagnose/{code}.tg")));
         let found = of_code(&checked, code);
         assert!(!found.is_empty(), "{code} is not found, but {:?}", codes(&checked));
@@ -76,7 +82,7 @@ fn each_kind_says_what_it_says() {
 
 #[test]
 fn each_kind_stays_quiet_where_nothing_is_wrong() {
-    for code in SHOWN {
+    for code in SHOWN.iter().chain(OF_RANKS) {
         let checked = check(&format!("{code}.quiet.tg"), &read(&format!("tests/diagnose/{code}.quiet.tg")));
         assert!(checked.is_sound(), "{code}: {:?}", checked.diagnostics);
         assert!(of_code(&checked, code).is_empty(), "{code} is found: {:?}", of_code(&checked, code));

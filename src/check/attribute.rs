@@ -97,7 +97,9 @@ impl Evaluator {
                 )
                 .secondary(group.span, "by this statement")
                 .note("an optimizer sees this rank's part of a vector, not the parameter's own shape")
-                .help("`zeros_like(p)` makes a state; what depends on the shape needs an optimizer of its own"),
+                .help(
+                    "`zeros_like(p)` makes a state; what depends on the shape needs an optimizer of its own",
+                ),
             ));
         }
         Ok(Some(match name {

@@ -156,7 +156,8 @@ impl Evaluator {
             // Every rank takes part where a vector is gathered, and one of them writes.
             let named = self.named_data(&held, span)?;
             if self.leads() {
-                let is_asked = |name: &str| held.id == cell.id || contents.cells.iter().any(|c| *c.name() == *name);
+                let is_asked =
+                    |name: &str| held.id == cell.id || contents.cells.iter().any(|c| *c.name() == *name);
                 tensors.extend(named.into_iter().filter(|(name, _)| is_asked(name)));
             }
         }

@@ -162,11 +162,13 @@ impl Evaluator {
         };
         match wrt {
             Value::Model(_) | Value::Param(_) => {
+                if let Value::Param(cell) = wrt {
+                    self.need_whole(cell, span)?;
+                }
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
                 let grads = self.cell_gradients(loss, &cells, span)?;
                 self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
-                if let (Value::Param(cell), &[Some(grad)]) = (wrt, grads.of_parts.as_slice()) {
-                    self.need_whole(cell, span)?;
+                if let (Value::Param(_), &[Some(grad)]) = (wrt, grads.of_parts.as_slice()) {
                     return Ok(self.graph_value(grad, false));
                 }
                 Ok(self.tree(wrt, grads))

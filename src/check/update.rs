@@ -124,7 +124,9 @@ impl Evaluator {
                 }
                 pairs
             }
-            Value::List(_) | Value::Tuple(_) | Value::Tensor(_) if cells.iter().any(|c| c.part().is_some()) => {
+            Value::List(_) | Value::Tuple(_) | Value::Tensor(_)
+                if cells.iter().any(|c| c.part().is_some()) =>
+            {
                 if let Some(cell) = cells.iter().find(|c| c.part().is_some()) {
                     self.need_whole(cell, grads_span)?;
                 }

@@ -87,8 +87,11 @@ impl Backward {
         let Some(first) = unit.nodes.first().map(|late| late.node) else { return Ok(()) };
         self.gathered.extend(graph);
         let uses = self.gathered.last_uses(graph, unit.start..graph.len() as u32);
-        let mut after: Vec<NodeId> =
-            uses.into_iter().filter(|(region, _)| *region == unit.region).flat_map(|(_, nodes)| nodes).collect();
+        let mut after: Vec<NodeId> = uses
+            .into_iter()
+            .filter(|(region, _)| *region == unit.region)
+            .flat_map(|(_, nodes)| nodes)
+            .collect();
         let mut held: Vec<ValueId> = Vec::new();
         for &cotangent in unit.nodes.iter().flat_map(|late| &late.cotangents).flatten().flatten() {
             if !held.contains(&cotangent) {
@@ -99,14 +102,15 @@ impl Backward {
         if !held.is_empty() {
             self.stamp(graph, first);
             let barrier = Barrier { kind: BarrierKind::StepBack };
-            let barrier = graph.push_after(barrier, &held, &after).map_err(|error| GradError { node: first, error })?;
+            let barrier =
+                graph.push_after(barrier, &held, &after).map_err(|error| GradError { node: first, error })?;
             behind = held.into_iter().zip(graph.node(barrier).results()).collect();
             after = vec![barrier];
             self.extend_data(graph);
         }
         // One gradient at a time: the next one waits until the last is in its place.
         let mut written = None;
-        for late in unit.nodes {
+        for late in in_order(graph, unit.nodes) {
             let made = self.late(graph, barriers, late, &behind, &after, written)?;
             written = made.or(written);
         }
@@ -209,6 +213,41 @@ impl Backward {
         graph.names.extend(name.map(|name| (written, name.into())));
         Ok(written)
     }
+}
+
+/// Nodes that were put off, in an order in which each comes as soon as all others that add to its results
+/// are done: then a gradient is in its place before the next one is made.
+fn in_order(graph: &Graph, nodes: Vec<Late>) -> Vec<Late> {
+    let mut missing: FxHashMap<ValueId, usize> = FxHashMap::default();
+    let wanted = |late: &Late| -> Vec<ValueId> {
+        let args = graph.node(late.node).args().iter().zip(&late.wanted);
+        args.filter(|&(_, &wanted)| wanted).map(|(&arg, _)| arg).collect()
+    };
+    for arg in nodes.iter().flat_map(wanted) {
+        *missing.entry(arg).or_default() += 1;
+    }
+    let places: FxHashMap<NodeId, usize> = nodes.iter().enumerate().map(|(k, late)| (late.node, k)).collect();
+    let mut left: Vec<Option<Late>> = nodes.into_iter().map(Some).collect();
+    let mut order = Vec::with_capacity(left.len());
+    for first in 0..left.len() {
+        let mut ready = vec![first];
+        while let Some(k) = ready.pop() {
+            let is_complete = |late: &Late| {
+                graph.node(late.node).results().all(|r| missing.get(&r).is_none_or(|&count| count == 0))
+            };
+            let Some(late) = left.get_mut(k).and_then(|late| late.take_if(|late| is_complete(late))) else {
+                continue;
+            };
+            for arg in wanted(&late) {
+                if let Some(count) = missing.get_mut(&arg) {
+                    *count = count.saturating_sub(1);
+                }
+                ready.extend(places.get(&graph.producer(arg).0.id));
+            }
+            order.push(late);
+        }
+    }
+    order
 }
 
 /// Whether the first operand is a gathered vector itself.

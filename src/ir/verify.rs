@@ -117,7 +117,8 @@ impl Verifier<'_> {
     fn slots(&mut self) {
         let slots = self.graph.slots.len();
         for slot in self.graph.shards.keys().filter(|slot| slot.0 as usize >= slots) {
-            self.faults.push((None, format!("a part is said to be in slot {}, which does not exist", slot.0)));
+            self.faults
+                .push((None, format!("a part is said to be in slot {}, which does not exist", slot.0)));
         }
         let mut written = vec![false; self.graph.slots.len()];
         for node in self.graph.nodes() {

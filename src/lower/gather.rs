@@ -11,9 +11,8 @@ use crate::{
 
 /// The graph with such units kept; `None` where there are none.
 pub(super) fn kept_once(graph: &Graph) -> Option<Graph> {
-    let is_unit = |region: RegionId| {
-        graph.regions.get(region.0 as usize).is_some_and(|r| r.policy == Policy::Gathers)
-    };
+    let is_unit =
+        |region: RegionId| graph.regions.get(region.0 as usize).is_some_and(|r| r.policy == Policy::Gathers);
     // The backward pass meets the last unit of a region first.
     let mut first: FxHashMap<(GradCallId, Option<RegionId>), RegionId> = FxHashMap::default();
     for node in graph.nodes() {

@@ -10,7 +10,10 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    ir::{Bind, Cursor, Gathered, GradCallId, Graph, Node, NodeId, Output, Policy, Region, RegionId, Role, ValueId},
+    ir::{
+        Bind, Cursor, Gathered, GradCallId, Graph, Node, NodeId, Output, Policy, Region, RegionId, Role,
+        ValueId,
+    },
     ops::{Alias, Barrier, BarrierKind, Op, OpError},
 };
 

@@ -30,7 +30,13 @@ impl Group {
     }
 
     /// Writes what a parameter, or a state of its shape, has for one rank's part.
-    pub fn put(&self, part: &mut Tensor, member: &Member, whole: &Tensor, rank: u32) -> Result<(), OutOfMemory> {
+    pub fn put(
+        &self,
+        part: &mut Tensor,
+        member: &Member,
+        whole: &Tensor,
+        rank: u32,
+    ) -> Result<(), OutOfMemory> {
         let (to, from, count) = self.overlap(member, rank as usize);
         let size = whole.dtype().size();
         let from = whole.bytes().get(from * size..(from + count) * size).unwrap_or_default();
@@ -172,7 +178,11 @@ impl Evaluator {
     }
 
     /// The tensors of a part, or of a state of an optimizer, by the names that files have for them.
-    pub(in crate::check) fn named_data(&mut self, cell: &Arc<Cell>, span: Span) -> Eval<Vec<(String, Tensor)>> {
+    pub(in crate::check) fn named_data(
+        &mut self,
+        cell: &Arc<Cell>,
+        span: Span,
+    ) -> Eval<Vec<(String, Tensor)>> {
         let Some(group) = cell.group() else {
             self.prepare_cell(cell, span)?;
             return Ok(cell.data().into_iter().map(|data| (cell.name().to_string(), data)).collect());

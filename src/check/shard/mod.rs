@@ -25,8 +25,8 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    report::bytes::Bytes,
     ir::{DType, Shard, SlotKind, Type},
+    report::bytes::Bytes,
     source::Span,
     syntax::ast::{Arg, ExprKind, ShardDecl},
 };
@@ -130,12 +130,8 @@ impl Evaluator {
             let s = if world == 1 { "one rank runs" } else { "ranks run" };
             let number = if world == 1 { String::new() } else { format!("{world} ") };
             return Err(self.report(
-                Diagnostic::error(
-                    codes::SHARD,
-                    span,
-                    format!("`over {ranks}`, and {number}{s} the program"),
-                )
-                .help(format!("start it with `--world {ranks}`, or write `over world`")),
+                Diagnostic::error(codes::SHARD, span, format!("`over {ranks}`, and {number}{s} the program"))
+                    .help(format!("start it with `--world {ranks}`, or write `over world`")),
             ));
         }
         Ok(())
@@ -255,7 +251,7 @@ impl Evaluator {
         };
         let is_padding = |g: &&Arc<Group>| g.padded - g.shard.elements > g.shard.elements;
         let padded: Vec<&Arc<Group>> = groups.iter().filter(is_padding).collect();
-        if let Some(worst) = padded.iter().max_by_key(|g| g.padded - g.shard.elements) {
+        if let Some(worst) = padded.iter().min_by_key(|g| std::cmp::Reverse(g.padded - g.shard.elements)) {
             let (used, all) = (bytes(worst, worst.shard.elements), bytes(worst, worst.padded));
             let named = worst.members.iter().map(|m| m.cell.name()).collect::<Vec<_>>();
             let named: Vec<&str> = named.iter().map(|n| &**n).collect();
@@ -265,11 +261,20 @@ impl Evaluator {
                 codes::PADDING,
                 span,
                 format!(
-                    "a group{ty} has {} elements, and {} with its padding for {world} ranks",
-                    worst.shard.elements, worst.padded
+                    "a group{ty} has {}, and {} with its padding for {world} ranks",
+                    match worst.shard.elements {
+                        1 => "one element".to_owned(),
+                        n => format!("{n} elements"),
+                    },
+                    worst.padded
                 ),
             )
-            .note(format!("{} of {} are padding: {}", Bytes(all - used), Bytes(all), super::index::listed(&named)));
+            .note(format!(
+                "{} of {} are padding: {}",
+                Bytes(all - used),
+                Bytes(all),
+                super::index::listed(&named)
+            ));
             if padded.len() > 1 {
                 diagnostic = diagnostic.note(format!("{} groups are mostly padding", padded.len()));
             }
@@ -300,13 +305,18 @@ impl Evaluator {
             ),
         )
         .secondary(member.cell.span, format!("{} is declared here", member.cell.ty))
-        .note(format!("{}: {}", Bytes(bytes(first, first.shard.elements)), super::index::listed(&names)));
+        .note(format!(
+            "{}: {}",
+            Bytes(bytes(first, first.shard.elements)),
+            super::index::listed(&names)
+        ));
         if odd.len() > 1 {
             diagnostic = diagnostic.note(format!("{} groups are odd in this way", odd.len()));
         }
-        self.report(
-            diagnostic.help(format!("each group is gathered and reduced by itself; declare them {} where that is precise enough", most.cell.ty.dtype())),
-        );
+        self.report(diagnostic.help(format!(
+            "each group is gathered and reduced by itself; declare them {} where that is precise enough",
+            most.cell.ty.dtype()
+        )));
     }
 
     fn make_groups(&mut self, units: &[Units], flat: bool, options: &Options, span: Span) -> Eval {
@@ -334,8 +344,7 @@ impl Evaluator {
                 self.checked_type(dtype, &[padded], span)?;
                 let shard = Shard { world, elements, prefetch: options.prefetch, mean: options.mean };
                 let title = Arc::clone(&unit.title);
-                let group =
-                    Group { unit: unit.id, title, is_flat: flat, shard, padded, members, span };
+                let group = Group { unit: unit.id, title, is_flat: flat, shard, padded, members, span };
                 let name = match (flat, group.members.first()) {
                     (false, Some(member)) => format!("{}.shard", member.cell.name()),
                     _ => {

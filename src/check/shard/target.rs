@@ -89,9 +89,8 @@ impl Evaluator {
         for (cell, grad) in cells.iter().zip(grads) {
             let (None, Some(home)) = (grad, cell.home()) else { continue };
             let Some(group) = home.group.upgrade() else { continue };
-            let trained = cells.iter().zip(grads).find(|(other, grad)| {
-                grad.is_some() && group.member(other).is_some()
-            });
+            let trained =
+                cells.iter().zip(grads).find(|(other, grad)| grad.is_some() && group.member(other).is_some());
             if let Some((other, _)) = trained {
                 let (name, other) = (cell.name(), other.name());
                 let size = Bytes(cell.ty.bytes());
@@ -163,7 +162,9 @@ fn first_of_several(graph: &Graph, start: u32, seen: &[ValueId]) -> Option<(Node
             continue;
         }
         let is_elementwise = match node.op() {
-            Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_) | Op::StopGrad(_) => true,
+            Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_) | Op::StopGrad(_) => {
+                true
+            }
             Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
             // Scalars that were computed elsewhere.
             op => op.memory().alias == Alias::View && keeps_shape(graph, node.args(), node.result(0)),

@@ -70,7 +70,7 @@ fn returned_views(facts: &Facts<'_>) -> Option<Finding> {
     let message = match held.as_slice() {
         [one] => format!(
             "returned views keep all of the gathered {}, {}, from the forward pass to the end of the step",
-            blame::name(facts, *one),
+            name(facts, *one),
             Bytes(bytes)
         ),
         all => format!(
@@ -86,20 +86,21 @@ fn returned_views(facts: &Facts<'_>) -> Option<Finding> {
         let Some(base) = facts.value(buffer) else { continue };
         let of: Vec<ValueId> =
             graph.outputs.iter().map(|o| o.value).filter(|&v| facts.base(v) == base).collect();
-        let names: Vec<String> = of.iter().take(NAMED).map(|&v| format!("`{}`", view_name(facts, v))).collect();
+        let names: Vec<String> =
+            of.iter().take(NAMED).map(|&v| format!("`{}`", view_name(facts, v))).collect();
         let more = match of.len().saturating_sub(NAMED) {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
         finding.diagnostic.notes.push(format!(
             "views of {}, {}: {}{more}",
-            blame::name(facts, buffer),
+            name(facts, buffer),
             Bytes(facts.bytes(buffer)),
             names.join(", ")
         ));
         let taken = super::view::slices(facts, base);
         for place in taken.into_iter().take(1) {
-            finding = finding.label(Some(place), format!("a view of {}", blame::name(facts, buffer)));
+            finding = finding.label(Some(place), format!("a view of {}", name(facts, buffer)));
         }
     }
     if views.len() < values.len() {
@@ -109,6 +110,12 @@ fn returned_views(facts: &Facts<'_>) -> Option<Finding> {
         finding = finding.candidate(Candidate::new(title, edits).by_hand());
     }
     Some(with_peak(facts, finding))
+}
+
+/// What a gathered vector is called.
+fn name(facts: &Facts<'_>, buffer: BufferId) -> String {
+    let name = facts.value(buffer).and_then(|v| facts.plan.graph.names.get(&v));
+    name.map_or_else(|| blame::name(facts, buffer), |name| format!("`{name}`"))
 }
 
 /// The parameter that a value is a view of.
@@ -145,8 +152,7 @@ fn ahead(facts: &Facts<'_>) -> Vec<Finding> {
         let gathers = graph.nodes().filter(|n| graph.gathers(n).is_some());
         let largest = gathers.flat_map(|n| n.results()).map(|r| graph.ty(r).bytes()).max().unwrap_or(0);
         let message = format!("up to {text} units are gathered ahead of their use, {} each", Bytes(largest));
-        let diagnostic = Diagnostic::warning(codes::GATHERED_AHEAD, span, message)
-            .label("orders are legal in which all of them are there");
+        let diagnostic = Diagnostic::warning(codes::GATHERED_AHEAD, span, message);
         let edit = Edit { span, text: "1".into() };
         all.push(
             Finding::new(diagnostic, largest.saturating_mul(u64::from(most)), Accept::AnyFalls(super::SMALL))
