@@ -330,7 +330,7 @@ fn what_cannot_be_spread() {
                     step("minimize l over net with lars(lr: 0.1)")
                 )
             ),
-            "`f.lars` takes the `reduce_sum` of a parameter, and `net` is one vector of several"
+            "`f.lars` takes the `sum` of a parameter, and `net` is one vector of several"
         );
         assert_eq!(
             error(world, &step("let g = grad(l, net).first")),
