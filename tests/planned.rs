@@ -77,7 +77,7 @@ impl Program {
     /// One layer: [ROWS, WIDTH] to [ROWS, WIDTH].
     fn layer(&mut self, x: ValueId, others: &[ValueId]) -> Result<ValueId, OpError> {
         let shape = [ROWS, WIDTH];
-        match self.random.below(12) {
+        match self.random.below(13) {
             0 => {
                 let w = self.param(&[WIDTH, WIDTH])?;
                 let w = self.graph.transpose_last(w)?;
@@ -173,6 +173,22 @@ impl Program {
                 let kept = self.graph.value(ops::Broadcast { shape: shape.into() }, &[kept])?;
                 let op = [Binary::Add, Binary::Mul, Binary::Max][self.random.below(3)];
                 self.graph.binary(op, x, kept)
+            }
+            11 => {
+                // Two halves written into one value: into zeros, or into one that may be read later.
+                let half = |start| {
+                    [
+                        ops::SliceRange { start: 0, step: 1, size: ROWS },
+                        ops::SliceRange { start, step: 1, size: WIDTH / 2 },
+                    ]
+                };
+                let w = self.param(&[WIDTH, WIDTH / 2])?;
+                let left = self.graph.matmul(x, w)?;
+                let right = self.columns(x, 1, WIDTH / 2)?;
+                let right = self.graph.unary(Unary::Tanh, right)?;
+                let whole = if self.random.below(2) == 0 { self.graph.splat_like(x, 0.0)? } else { x };
+                let whole = self.graph.insert(whole, left, &half(WIDTH / 2))?;
+                self.graph.insert(whole, right, &half(0))
             }
             _ => {
                 let sum = self.graph.reduce_keep(ReduceKind::Mean, x, &[0])?;
