@@ -7,6 +7,7 @@ mod ranks {
     mod folder;
     pub mod script;
     pub mod support;
+    pub mod sync;
     pub mod training;
     pub mod values;
 }

@@ -48,6 +48,7 @@ pub fn step(
             "instruction": peak.instruction,
         },
         "by_kind": by_kind,
+        "communication": plan.communication.iter().map(super::Sent::json).collect::<Vec<_>>(),
         "live_at_peak": plan.live_at_peak.iter().map(buffer).collect::<Vec<_>>(),
         "diagnostics": diagnostics.iter().map(|d| report::json::value(d, sources)).collect::<Vec<_>>(),
     })

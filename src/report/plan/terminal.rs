@@ -59,6 +59,13 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         count(plan.ops, "op"),
         plan.order,
     ));
+    for sent in &plan.communication {
+        out.push_str(&format!(
+            "  each rank gives {} to {}\n",
+            Bytes(sent.bytes),
+            count(sent.count, sent.name)
+        ));
+    }
     if !plan.curve.is_empty() {
         let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
         out.push_str(&format!(
