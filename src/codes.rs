@@ -103,6 +103,8 @@ codes! {
     VIEW_OF_GATHERED = "TG0334", "a view of a gathered unit that outlives its use";
     GATHERED_AHEAD = "TG0335", "units that are gathered long before their use";
 
+    HOOK_OVERFLOW = "TG0338", "a hook that adds in f16 what may overflow";
+
     // Memory: contracts.
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";

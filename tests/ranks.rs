@@ -10,6 +10,7 @@ mod ranks {
     pub mod shard_files;
     pub mod shard_memory;
     pub mod support;
+    pub mod sync;
     pub mod training;
     pub mod values;
 }

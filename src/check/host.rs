@@ -225,6 +225,7 @@ impl Evaluator {
                 | Value::Function(_)
                 | Value::ModelDef(_)
                 | Value::OptimizerDef(_)
+                | Value::Hook(_)
                 | Value::Module(_)
         );
         if path.contains('.') || is_definition {

@@ -21,6 +21,7 @@ mod frame;
 mod function;
 mod gradient;
 mod held;
+mod hook;
 mod host;
 mod host_call;
 mod index;
@@ -49,6 +50,7 @@ mod step_args;
 mod step_plan;
 mod stmt;
 mod strings;
+mod sync;
 pub mod tensor;
 mod tree;
 mod types;
@@ -265,6 +267,8 @@ pub struct Evaluator {
     checked_inits: FxHashSet<(Span, Type)>,
     /// Types of optimizer states, by (place of the expression, type of the parameter).
     state_types: FxHashMap<(Span, Type), Type>,
+    /// Variables of the script that differ between ranks.
+    rank_names: FxHashSet<Name>,
     /// Passes of loops since the host's call began.
     pub passes: u64,
     /// How many script expressions with random numbers there were.
@@ -337,6 +341,7 @@ impl Evaluator {
             declared: None,
             checked_inits: FxHashSet::default(),
             state_types: FxHashMap::default(),
+            rank_names: FxHashSet::default(),
             passes: 0,
             random_calls: 0,
             used_sets: FxHashSet::default(),
@@ -370,6 +375,7 @@ impl Evaluator {
         if !self.judge_declarations(&ast) && self.mode == Mode::Run {
             return Err(Halt::Reported);
         }
+        rank::names_of_rank(&ast, &mut self.rank_names);
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);

@@ -360,7 +360,7 @@ impl Evaluator {
             return Ok(Arc::clone(state));
         }
         let cx = &optimizer.def.cx;
-        let ty = self.state_type(cx, init, cell, span)?;
+        let ty = self.optimizer_state_type(cx, init, cell, span)?;
         let source = Init::OptimizerState { cx: cx.clone(), expr: init, param: Arc::clone(cell) };
         let state = Cell::new(Arc::clone(name), ty, SlotKind::OptimizerState, span, source);
         state.name_once(&format!("{}.{name}.{}", optimizer.name(), parameter));
@@ -369,13 +369,26 @@ impl Evaluator {
     }
 
     /// The type of `zeros_like(p)` for one parameter.
-    fn state_type(&mut self, cx: &Cx, init: ExprId, cell: &Arc<Cell>, span: Span) -> Eval<Type> {
+    fn optimizer_state_type(&mut self, cx: &Cx, init: ExprId, cell: &Arc<Cell>, span: Span) -> Eval<Type> {
         let key = (cx.ast.expr(init).span, cell.ty.clone());
         if let Some(ty) = self.state_types.get(&key) {
             return Ok(ty.clone());
         }
+        let ty = self.state_type(cx, init, (&"p".into(), cell), span)?;
+        self.state_types.insert(key, ty.clone());
+        Ok(ty)
+    }
+
+    /// The type of the first value of a state; the expression sees a tensor under this name.
+    pub(super) fn state_type(
+        &mut self,
+        cx: &Cx,
+        init: ExprId,
+        (name, cell): (&Name, &Arc<Cell>),
+        span: Span,
+    ) -> Eval<Type> {
         let scope = cx.scope.child(ScopeKind::Body);
-        scope.declare(&"p".into(), Value::Param(Arc::clone(cell)), span);
+        scope.declare(name, Value::Param(Arc::clone(cell)), span);
         let depth = self.frames.len();
         self.frames.push(Frame::new(FrameKind::Init));
         let expr_span = cx.ast.expr(init).span;
@@ -389,10 +402,7 @@ impl Evaluator {
         });
         self.frames.truncate(depth);
         match value? {
-            Some(ty) => {
-                self.state_types.insert(key, ty.clone());
-                Ok(ty)
-            }
+            Some(ty) => Ok(ty),
             None => Err(self.error(codes::TYPE_MISMATCH, expr_span, "a state starts as a tensor")),
         }
     }

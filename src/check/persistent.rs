@@ -29,6 +29,13 @@ pub enum Init {
         expr: ExprId,
         param: Arc<Cell>,
     },
+    /// The state of a hook: the expression sees zeros of this type under the bucket's name.
+    HookState {
+        cx: Cx,
+        expr: ExprId,
+        bucket: Name,
+        ty: Type,
+    },
     /// An optimizer's copy of a parameter in another float type.
     Master {
         param: Arc<Cell>,

@@ -287,6 +287,11 @@ impl Evaluator {
                 self.prepare_cell(param, span)?;
                 Initial::Value(Value::Param(Arc::clone(param)))
             }
+            Init::HookState { cx, expr, bucket, ty } => {
+                let scope = cx.scope.child(ScopeKind::Body);
+                scope.declare(bucket, Value::Param(super::hook::zeros(bucket, ty, cell.span)), cell.span);
+                Initial::Expr(cx.in_scope(scope), *expr)
+            }
             Init::OptimizerState { cx, expr, param } => {
                 if self.mode == Mode::Run {
                     self.prepare_cell(param, span)?;

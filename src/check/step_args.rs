@@ -184,6 +184,7 @@ impl Evaluator {
             Value::ModelDef(def) => KeyPart::Object(def.id),
             Value::OptimizerDef(def) => KeyPart::Object(def.id),
             Value::Optimizer(optimizer) => KeyPart::Object(optimizer.id),
+            Value::Hook(hook) => KeyPart::Object(hook.id),
             Value::TensorFunction(function) => KeyPart::Str(function.name.into()),
             Value::Builtin(builtin) => KeyPart::Str(builtin.name.into()),
             Value::HostFunction(function) => KeyPart::Str(function.name().into()),

@@ -207,6 +207,7 @@ pub(super) fn type_name(value: &Value) -> Arc<str> {
         Value::ModelDef(_) | Value::OptimizerDef(_) => "declaration",
         Value::Model(_) => "model",
         Value::Optimizer(_) => "optimizer",
+        Value::Hook(_) => "hook",
         Value::Step(_) => "step",
         Value::Tree(_) => "tree",
         Value::Stream(_) => "sequence",

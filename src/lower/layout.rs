@@ -36,9 +36,7 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
         laid: Laid { graph: new, places: Vec::new(), views: Vec::new() },
         copies: FxHashMap::default(),
         views: Views::default(),
-        in_place: false,
     };
-    let only_uses = only_uses(old);
     let mut values = vec![ValueId(0); old.value_count()];
     let mut nodes = vec![NodeId(0); old.len()];
     // Outputs that are the old value of a persistent tensor are copied before it is written.
@@ -60,8 +58,6 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
             stamp.role = Role::Backward { of: nodes[of.0 as usize], call };
         }
         pass.prepare_operands(&node, stamp, &mut args)?;
-        pass.in_place = matches!(node.op(), Op::Insert(_))
-            && node.args().first().is_some_and(|whole| only_uses[whole.0 as usize]);
         pass.laid.graph.cursor = stamp;
         let id = pass.laid.graph.push_copy(&node, node.op().clone(), &args, &after)?;
         pass.put(id)?;
@@ -103,21 +99,6 @@ struct Pass {
     /// Copies made so far, by value and by the recompute they belong to.
     copies: FxHashMap<(ValueId, Phase, u32), ValueId>,
     views: Views,
-    /// The next node writes into the buffer of its first operand.
-    in_place: bool,
-}
-
-/// The values that hold a whole buffer made by an insert, and that one node alone uses: what is
-/// inserted into them is written there. So a vector that is put together piece by piece is there once,
-/// in every order.
-fn only_uses(graph: &Graph) -> Vec<bool> {
-    let mut uses = vec![0u32; graph.value_count()];
-    let outputs = graph.outputs.iter().map(|o| o.value);
-    for value in graph.nodes().flat_map(|n| n.args().iter().copied()).chain(outputs) {
-        uses[value.0 as usize] += 1;
-    }
-    let is_made = |value: usize| matches!(graph.producer(ValueId(value as u32)).0.op(), Op::Insert(_));
-    uses.iter().enumerate().map(|(value, &count)| count == 1 && is_made(value)).collect()
 }
 
 impl Pass {
@@ -221,7 +202,6 @@ impl Pass {
                 (Op::Write(_) | Op::Print(_), _) => operand(0).unwrap_or(own),
                 // Whoever uses the result of a collective waits for its end.
                 (Op::CollectiveDone(_), _) => Placed { gate: Some(id), ..operand(0).unwrap_or(own) },
-                (Op::Insert(_), _) if self.in_place => Placed { gate: Some(id), ..operand(0).unwrap_or(own) },
                 (_, Alias::Each) => Placed { gate: Some(id), ..operand(k).unwrap_or(own) },
                 (op, Alias::View) => {
                     let from = operand(0).unwrap_or(own);

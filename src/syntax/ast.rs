@@ -267,6 +267,8 @@ pub enum StmtKind {
     Model(Arc<ModelDecl>),
     Step(Arc<FnDecl>),
     Optimizer(Arc<OptimizerDecl>),
+    /// `hook compress(bucket, k: int = 4) { state e = zeros_like(bucket) … }`: the form of an optimizer.
+    Hook(Arc<OptimizerDecl>),
     /// `param w: f32[n, m] = init.kaiming()`, only in the body of a model.
     Param(Arc<FieldDecl>),
     /// `state mean: f32[c] = zeros()`, only in the body of a model.
@@ -282,6 +284,13 @@ pub enum StmtKind {
         target: ExprId,
         with: ExprId,
         grads: ExprId,
+    },
+    /// `sync g over world with hook, bucket: 25 MiB`.
+    Sync {
+        target: ExprId,
+        over: ExprId,
+        with: Option<ExprId>,
+        options: Vec<Arg>,
     },
     /// `ensure peak <= 4 GiB in every schedule`.
     Ensure {
@@ -383,7 +392,8 @@ pub struct FieldDecl {
 /// `optimizer adamw(lr, beta1: float = 0.9) { state m = zeros_like(p) … }`.
 ///
 /// The body sees `p` (the parameter), `g` (its gradient) and `t` (the number of this update,
-/// from 1). It assigns with `m := …` and `p := …`.
+/// from 1). It assigns with `m := …` and `p := …`. A hook has the same form: its first parameter is
+/// the bucket, and its body gives what becomes of it.
 #[derive(Debug, Clone)]
 pub struct OptimizerDecl {
     pub name: Ident,

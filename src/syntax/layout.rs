@@ -288,6 +288,10 @@ impl<'s> Layout<'s, '_> {
                 self.level.awaits = Awaits::Over;
                 Token::Minimize
             }
+            "sync" if operand_follows || self.line_holds("over") => {
+                self.level.awaits = Awaits::Over;
+                Token::Sync
+            }
             "update" if operand_follows || self.line_holds("with") => {
                 self.level.awaits = Awaits::With;
                 Token::Update
@@ -304,6 +308,7 @@ impl<'s> Layout<'s, '_> {
             "param" if self.name_follows(0) => Token::Param,
             "state" if self.name_follows(0) => Token::State,
             "optimizer" if self.name_follows(0) => Token::Optimizer,
+            "hook" if self.name_follows(0) => Token::Hook,
             "with" if self.peek(1) == Some(Token::Colon) => Token::With,
             "allow" if self.peek(0) == Some(Token::OpenParen) => match self.peek(1) {
                 Some(Token::Name(code)) if code.starts_with("TG") => Token::Allow,

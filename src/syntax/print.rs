@@ -91,8 +91,10 @@ impl Printer<'_> {
                 }
                 self.text(")");
             }
-            StmtKind::Optimizer(decl) => {
-                let _ = write!(self.out, "(optimizer {}", decl.name.name);
+            StmtKind::Optimizer(decl) | StmtKind::Hook(decl) => {
+                let is_hook = matches!(self.ast.stmt(id).kind, StmtKind::Hook(_));
+                let word = if is_hook { "hook" } else { "optimizer" };
+                let _ = write!(self.out, "({word} {}", decl.name.name);
                 self.params(&decl.params);
                 for (name, init) in &decl.states {
                     let _ = write!(self.out, " (state {}", name.name);
@@ -122,6 +124,18 @@ impl Printer<'_> {
             StmtKind::Update { target, with, grads } => {
                 self.text("(update");
                 self.operands(&[*target, *with, *grads]);
+            }
+            StmtKind::Sync { target, over, with, options } => {
+                self.text("(sync");
+                self.operand(*target);
+                self.text(" over");
+                self.operand(*over);
+                if let Some(with) = with {
+                    self.text(" with");
+                    self.operand(*with);
+                }
+                self.args(options);
+                self.text(")");
             }
             StmtKind::Ensure { limit, every_schedule } => {
                 self.text(if *every_schedule { "(ensure-every" } else { "(ensure" });

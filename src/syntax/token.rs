@@ -66,6 +66,7 @@ pub(crate) enum Token<'s> {
     Ensure,
     Flat,
     Frozen,
+    Hook,
     Minimize,
     Optimizer,
     Over,
@@ -73,6 +74,7 @@ pub(crate) enum Token<'s> {
     Release,
     Shard,
     State,
+    Sync,
     Update,
     With,
 

@@ -95,12 +95,12 @@ fn one_returned_view_is_copied() {
 fn what_the_ranks_send() {
     let checked = check(4, &example("fsdp.tg"));
     let plan = checked.plans.first().expect("a plan");
-    let comm = tg::report::plan::comm(plan).expect("collectives");
+    let ranks = tg::report::plan::ranks(plan).expect("collectives");
     let part = 1280 * 1280 * 8 * 4 / 4 * 3;
-    assert_eq!((comm.world, comm.padding_bytes), (4, 0));
-    assert_eq!((comm.collectives, comm.bytes), (5, 5 * part), "three gathers and two sums");
+    assert_eq!((ranks.world, ranks.padding_bytes), (4, 0));
+    assert_eq!((ranks.collectives, ranks.bytes), (5, 5 * part), "three gathers and two sums");
     let odd = check(3, &example("fsdp.tg").replace("1280", "5"));
-    let comm = tg::report::plan::comm(odd.plans.first().expect("a plan")).expect("collectives");
+    let ranks = tg::report::plan::ranks(odd.plans.first().expect("a plan")).expect("collectives");
     // 200 elements in each of two units, on 3 ranks 201.
-    assert_eq!(comm.padding_bytes, 2 * 4 / 3);
+    assert_eq!(ranks.padding_bytes, 2 * 4 / 3);
 }

@@ -2,6 +2,7 @@
 //! nothing and plans nothing.
 
 mod backward;
+mod bucket;
 mod cast;
 mod donation;
 mod gathered;
@@ -59,6 +60,7 @@ pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     all.extend(view::find(facts));
     all.extend(backward::find(facts, &holdings));
     all.extend(cast::find(facts, &holdings));
+    all.extend(bucket::find(facts));
     all.extend(optimizer::find(facts));
     all.extend(order::find(facts));
     all.extend(donation::find(facts));

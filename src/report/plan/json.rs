@@ -48,20 +48,21 @@ pub fn step(
             "instruction": peak.instruction,
         },
         "by_kind": by_kind,
+        "communication": plan.communication.iter().map(super::Sent::json).collect::<Vec<_>>(),
         "live_at_peak": plan.live_at_peak.iter().map(buffer).collect::<Vec<_>>(),
         "diagnostics": diagnostics.iter().map(|d| report::json::value(d, sources)).collect::<Vec<_>>(),
     });
     // Only steps of several ranks have it. All ranks have one plan, so the other figures are each one's.
-    if let (Some(comm), Some(map)) = (&plan.comm, value.as_object_mut()) {
-        let comm = json!({
-            "world": comm.world,
-            "collectives": comm.collectives,
-            "bytes": comm.bytes,
-            "overlapped": comm.overlapped,
-            "overlapped_bytes": comm.overlapped_bytes,
-            "padding_bytes": comm.padding_bytes,
+    if let (Some(ranks), Some(map)) = (&plan.ranks, value.as_object_mut()) {
+        let ranks = json!({
+            "world": ranks.world,
+            "collectives": ranks.collectives,
+            "bytes": ranks.bytes,
+            "overlapped": ranks.overlapped,
+            "overlapped_bytes": ranks.overlapped_bytes,
+            "padding_bytes": ranks.padding_bytes,
         });
-        map.insert("comm".into(), comm);
+        map.insert("ranks".into(), ranks);
     }
     value
 }

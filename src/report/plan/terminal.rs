@@ -59,17 +59,23 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         count(plan.ops, "op"),
         plan.order,
     ));
-    if let Some(comm) = &plan.comm {
-        let padding = match comm.padding_bytes {
+    for sent in &plan.communication {
+        out.push_str(&format!(
+            "  each rank gives {} to {}\n",
+            Bytes(sent.bytes),
+            count(sent.count, sent.name)
+        ));
+    }
+    if let Some(ranks) = &plan.ranks {
+        let padding = match ranks.padding_bytes {
             0 => String::new(),
-            bytes => format!(", padding {}", Bytes(bytes)),
+            bytes => format!(", {} of what it keeps is padding", Bytes(bytes)),
         };
         out.push_str(&format!(
-            "  each of {} ranks: sends {} in {}, {} beside other work{padding}\n",
-            comm.world,
-            Bytes(comm.bytes),
-            count(comm.collectives, "collective"),
-            Bytes(comm.overlapped_bytes),
+            "  each of {} ranks sends {}, {} of it beside other work{padding}\n",
+            ranks.world,
+            Bytes(ranks.bytes),
+            Bytes(ranks.overlapped_bytes),
         ));
     }
     if !plan.curve.is_empty() {
