@@ -337,6 +337,10 @@ fn what_cannot_be_spread() {
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
         );
         assert_eq!(
+            error(world, &step("let g = grad(l, net)\n sync g over world")),
+            "`sync` of gradients of `net`, which is spread over the ranks"
+        );
+        assert_eq!(
             error(world, &step("minimize l over net.first with optim.sgd(lr: 0.1)")),
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
         );
