@@ -351,6 +351,30 @@ fn what_cannot_be_spread() {
     );
 }
 
+/// A parameter is read outside of the calls of its unit, after them and between them: each time its unit is
+/// gathered, and the gradients add up.
+#[test]
+fn parameters_outside_of_their_units() {
+    let body = "
+  let l = mean(square(net(x) - y)) + 0.1 * mean(square(net.layers[1].a.w)) + 0.1 * mean(square(net.first.w))
+  minimize l over net with opt";
+    let case = Case { models: MLP, shard: "shard flat net by Layer", body, widths: (6, 3), ids: false };
+    trains_alike(&case);
+    let checked = tg::Engine::new().with_world(2).check(
+        tg::Source::text("outside.tg", case.text("f32", true).replace("[B, ", "[B = 4, ")),
+        &Default::default(),
+    );
+    let notes: Vec<&str> =
+        checked.diagnostics.iter().filter(|d| d.code.0 == "TG0241").map(|d| d.message.as_str()).collect();
+    assert_eq!(
+        notes,
+        [
+            "`net.layers.1.a.w` is read outside of the calls of its unit: `net.layers.1` is gathered for this use",
+            "`net.first.w` is read outside of the calls of its unit: `net` is gathered for this use",
+        ]
+    );
+}
+
 /// A parameter without a gradient beside others of its vector would be changed by weight decay.
 #[test]
 fn a_parameter_that_is_not_trained_is_frozen() {
