@@ -161,6 +161,10 @@ impl Evaluator {
     }
 
     pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
+        // A parameter of a sharded model that was read outside of its unit stays gathered until here.
+        if let Some(frame) = self.frames.last_mut() {
+            frame.end_gather();
+        }
         match self.frames.last() {
             Some(frame) if matches!(frame.graph.cursor.role, Role::Update { .. }) => {
                 Err(self.error(codes::ONLY_IN_STEP, span, format!("`{what}` in the body of an optimizer")))

@@ -337,6 +337,10 @@ fn what_cannot_be_spread() {
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
         );
         assert_eq!(
+            error(world, &step("let g = grad(l, net)\n sync g over world")),
+            "`sync` of gradients of `net`, which is spread over the ranks"
+        );
+        assert_eq!(
             error(world, &step("minimize l over net.first with optim.sgd(lr: 0.1)")),
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
         );
@@ -344,6 +348,30 @@ fn what_cannot_be_spread() {
     assert_eq!(
         error(2, &step("budget 1 MiB\n minimize l over net with optim.sgd(lr: 0.1)")),
         "`budget` in a step whose model is spread over the ranks"
+    );
+}
+
+/// A parameter is read outside of the calls of its unit, after them and between them: each time its unit is
+/// gathered, and the gradients add up.
+#[test]
+fn parameters_outside_of_their_units() {
+    let body = "
+  let l = mean(square(net(x) - y)) + 0.1 * mean(square(net.layers[1].a.w)) + 0.1 * mean(square(net.first.w))
+  minimize l over net with opt";
+    let case = Case { models: MLP, shard: "shard flat net by Layer", body, widths: (6, 3), ids: false };
+    trains_alike(&case);
+    let checked = tg::Engine::new().with_world(2).check(
+        tg::Source::text("outside.tg", case.text("f32", true).replace("[B, ", "[B = 4, ")),
+        &Default::default(),
+    );
+    let notes: Vec<&str> =
+        checked.diagnostics.iter().filter(|d| d.code.0 == "TG0241").map(|d| d.message.as_str()).collect();
+    assert_eq!(
+        notes,
+        [
+            "`net.layers.1.a.w` is read outside of the calls of its unit: `net.layers.1` is gathered for this use",
+            "`net.first.w` is read outside of the calls of its unit: `net` is gathered for this use",
+        ]
     );
 }
 

@@ -104,3 +104,34 @@ fn what_the_ranks_send() {
     // 200 elements in each of two units, on 3 ranks 201.
     assert_eq!(ranks.padding_bytes, 2 * 4 / 3);
 }
+
+/// The example with another step.
+fn with_step(step: &str) -> String {
+    let text = example("fsdp.tg");
+    let models = text.split("step train").next().expect("the models");
+    format!("{models}{step}")
+}
+
+/// Without a backward pass a unit is free after its use.
+#[test]
+fn a_forward_pass_frees_what_it_gathers() {
+    let text = with_step("step eval(x: f32[64, 1280]) { return sum(net(x)) }");
+    let (peak, worst) = figures(&check(4, &text));
+    assert!(peak <= 77 * MIB, "{peak}");
+    assert!(worst <= 80 * MIB, "{worst}");
+}
+
+/// Gradients of micro-batches add up in parts: a quarter of what each rank would keep of whole ones.
+#[test]
+fn micro_batches_add_up_parts() {
+    let text = with_step(
+        "step train(x: f32[128, 1280]) {
+  let g = 0
+  for mx in microbatches(x, 2) { g += grad(sum(net(mx)), net) }
+  update net with optim.sgd(lr: 0.1), g
+}",
+    );
+    let (peak, _) = figures(&check(4, &text));
+    // The parts of the parameters and of the sums, a vector of gradients and its part, activations.
+    assert!(peak <= 125 * MIB, "{peak}");
+}

@@ -61,6 +61,22 @@ impl Evaluator {
         )
     }
 
+    /// An error where gradients are those of a model that is spread over the ranks.
+    pub(in crate::check) fn refuse_parts(&mut self, gradients: &Value, span: Span) -> Eval<()> {
+        let Value::Tree(tree) = gradients else { return Ok(()) };
+        let group = |cell: &Arc<Cell>| cell.group().or_else(|| cell.home()?.group.upgrade());
+        let Some(group) = tree.entries.iter().find_map(|(cell, _)| group(cell)) else { return Ok(()) };
+        Err(self.report(
+            Diagnostic::error(
+                codes::SHARD,
+                span,
+                format!("`sync` of gradients of `{}`, which is spread over the ranks", group.title),
+            )
+            .secondary(group.span, "by this statement")
+            .help("leave `sync` out: each rank has its part of the sum over all of them"),
+        ))
+    }
+
     /// An error where a parameter is spread over the ranks: nobody has the whole of its gradient.
     pub(in crate::check) fn need_whole(&mut self, cell: &Cell, span: Span) -> Eval<()> {
         let Some(home) = cell.home() else { return Ok(()) };
