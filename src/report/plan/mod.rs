@@ -4,6 +4,7 @@ mod full;
 mod json;
 mod live;
 mod placed;
+mod recompute;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
+pub use recompute::{Line, Recompute, recompute};
 pub use terminal::render;
 
 use crate::{
