@@ -186,7 +186,10 @@ fn a_deep_network_trains_within_its_budget() {
         list.as_array().expect("a list").iter().filter_map(|line| line[field].as_f64()).sum()
     };
     let again = sum(&budget["made_again"], "flops");
-    assert!(again > 0.0 && (again - budget["recomputed_flops"].as_f64().unwrap_or(0.0)).abs() < 0.5, "{budget}");
+    assert!(
+        again > 0.0 && (again - budget["recomputed_flops"].as_f64().unwrap_or(0.0)).abs() < 0.5,
+        "{budget}"
+    );
     assert!(sum(&budget["kept"], "bytes") > 0.0, "{budget}");
     let text = tg(&["plan", "--step", "train"], "budget.tg", &[]);
     assert!(text.contains("  budget 4.0 MiB: ") && text.contains("% of the work is done again"), "{text}");

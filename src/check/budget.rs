@@ -51,7 +51,7 @@ impl Evaluator {
                 Value::Int(bytes) => format!("{bytes} bytes: it cannot be negative"),
                 Value::Float(bytes) if bytes.is_nan() => "NaN".to_owned(),
                 Value::Float(bytes) => format!("{bytes} bytes: it cannot be negative"),
-                _ => value.kind().to_string(),
+                _ => value.kind(),
             };
             return Err(self.report(
                 Diagnostic::error(

@@ -164,7 +164,8 @@ fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked, full: bool) -> Strin
             let dims = dims(plan, checked);
             let diagnostics = of_step(&plan.name, checked);
             let mut step = report::plan::json(&report, "cpu", &dims, 0, &diagnostics, &checked.sources);
-            if let (Some(chosen), serde_json::Value::Object(step)) = (recompute(plan, plans, checked), &mut step)
+            if let (Some(chosen), serde_json::Value::Object(step)) =
+                (recompute(plan, plans, checked), &mut step)
             {
                 step.insert("budget".into(), chosen.json());
             }

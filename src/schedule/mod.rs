@@ -34,6 +34,7 @@ pub use graph::{
 };
 pub use place::{Places, place};
 pub use profile::instructions;
+pub use refute::{End, Forced, Refutation};
 pub use repair::{Repair, repair};
 pub use views::{Resolved, Source, resolve};
 pub use worst::{Worst, WorstOptions, worst_order};

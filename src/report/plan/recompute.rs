@@ -139,7 +139,10 @@ impl Recompute {
             }
             if lines.len() > LINES {
                 let rest = lines.len() - LINES;
-                out.push_str(&format!("    {what:<10}  and {rest} more line{}\n", if rest == 1 { "" } else { "s" }));
+                out.push_str(&format!(
+                    "    {what:<10}  and {rest} more line{}\n",
+                    if rest == 1 { "" } else { "s" }
+                ));
             }
         }
         out
