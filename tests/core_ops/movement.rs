@@ -6,7 +6,7 @@ use tg::{
     ops::{Broadcast, Concat, Copy, Layout, Literal, OpError, Pad, Reshape, Slice, SliceRange, Transpose},
 };
 
-use crate::harness::*;
+use super::harness::*;
 
 /// Every index of a shape, in order.
 pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {

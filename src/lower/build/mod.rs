@@ -11,7 +11,7 @@ use super::{fuse::GroupId, layout::Laid};
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
     ops::OpError,
-    plan::{Access, CommitCopy, Kernel, PlanBuffer, ViewChoice},
+    plan::{Access, CommitCopy, Kernel, PlanBuffer, Target, ViewChoice},
     schedule::{Planned, ScheduleGraph},
 };
 
@@ -62,6 +62,7 @@ pub(super) fn build(
     laid: &Laid,
     groups: &[Option<GroupId>],
     members: &[Vec<NodeId>],
+    target: Target,
     schedule: &dyn Fn(&ScheduleGraph) -> Planned,
 ) -> Result<Built, OpError> {
     for in_place in [InPlace::BySource, InPlace::ByWaiting, InPlace::Never] {
@@ -69,7 +70,7 @@ pub(super) fn build(
         units.collect();
         units.commit(in_place);
         if let Some(order) = units.order() {
-            return units.emit(&order, schedule);
+            return units.emit(&order, target, schedule);
         }
     }
     Err(OpError::new("internal: the barriers of the step form a cycle"))
