@@ -382,9 +382,17 @@ fn usage() {
     assert_eq!(version.out, format!("tg {}\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(folder.tg(&["--help"]).code, Some(0));
     assert!(folder.tg(&["devices"]).out.starts_with("cpu "));
-    for wrong in
-        [&["frobnicate"][..], &["check"], &["run"], &["run", "a.tg", "--device", "tpu"], &["--colour"]]
-    {
+    for wrong in [
+        &["frobnicate"][..],
+        &["check"],
+        &["run"],
+        &["run", "a.tg", "--device", "tpu"],
+        &["--colour"],
+        &["plan", "a.tg", "--budget-curve", "--why", "1"],
+        &["plan", "a.tg", "--budget-curve", "--json", "--full"],
+        &["plan", "a.tg", "--budget-curve", "--html", "a.html"],
+        &["plan", "a.tg", "--budget-curve", "--trace", "a.json"],
+    ] {
         let ran = folder.tg(wrong);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{wrong:?}");
         assert!(ran.err.contains("Usage") || ran.err.contains("--help"), "{}", ran.err);

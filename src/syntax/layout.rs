@@ -300,6 +300,13 @@ impl<'s> Layout<'s, '_> {
             "budget" if matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_) | Token::Name(_))) => {
                 Token::Budget
             }
+            // A size below zero is an error to be explained, not a difference of two names.
+            "budget"
+                if self.peek(0) == Some(Token::Minus)
+                    && matches!(self.peek(1), Some(Token::Size(_) | Token::Number(_))) =>
+            {
+                Token::Budget
+            }
             "release" if self.name_follows(0) => Token::Release,
             "shard" if self.name_follows(0) || self.line_holds("by") => {
                 self.level.awaits = Awaits::By;

@@ -6,6 +6,7 @@ mod json;
 mod live;
 mod placed;
 mod ranks;
+mod recompute;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
 pub use ranks::{RanksReport, ranks};
+pub use recompute::{Line, Recompute, recompute};
 pub use terminal::render;
 
 use crate::{
