@@ -202,7 +202,8 @@ pub(super) fn norm(call: &Call, centred: bool, eps: f64) -> Result<Vec<Work>, Op
         .elements("mean", mean)
         .elements("rstd", rstd)
         .text(NORM);
-    let kernel = Kernel::new(source, "norm_rows").args([x, w, b, y, mean, rstd]).size(columns).arg(Arg::F64(eps));
+    let kernel =
+        Kernel::new(source, "norm_rows").args([x, w, b, y, mean, rstd]).size(columns).arg(Arg::F64(eps));
     Ok(vec![kernel.blocks(rows, 1, 1, threads(columns))?])
 }
 
