@@ -121,6 +121,7 @@ codes! {
     HOST = "TG0407", "a function of the host that failed";
     OTHER_RANK = "TG0408", "another rank that failed, ended or did not come";
     RANKS_DISAGREE = "TG0409", "ranks that call different collectives";
+    DEVICE = "TG0410", "a device that cannot be used";
 
     // Faults of `tg`.
     INTERNAL = "TG0901", "a fault of `tg` itself";

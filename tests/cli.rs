@@ -281,6 +281,26 @@ fn plan_in_both_forms() {
 }
 
 #[test]
+fn plan_for_another_device() {
+    let folder = Folder::new("plan-target");
+    folder.file("product.tg", "step f(x: f16[64, 64], w: f16[64, 64]) = x @ w\n");
+    let plan = |target: &[&str]| {
+        let ran = folder.tg(&[&["plan", "product.tg", "--json"][..], target].concat());
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        let value: Value = serde_json::from_str(&ran.out).unwrap();
+        let step = &value["steps"][0];
+        (step["target"].as_str().unwrap().to_owned(), step["peak_bytes"].as_u64().unwrap())
+    };
+    // The CPU computes halves in f32, in memory of their own; a GPU needs the three matrices.
+    let (cpu, cuda) = (plan(&[]), plan(&["--target", "cuda"]));
+    assert_eq!(cuda, ("cuda".to_owned(), 3 * 64 * 64 * 2));
+    assert_eq!(cpu.0, "cpu");
+    assert!(cpu.1 > cuda.1, "{cpu:?}");
+    assert_eq!(folder.tg(&["check", "product.tg", "--target", "cuda"]).code, Some(0));
+    assert_eq!(folder.tg(&["plan", "product.tg", "--target", "tpu"]).code, Some(2));
+}
+
+#[test]
 fn plan_with_an_order_and_with_errors() {
     let folder = Folder::new("plan-order");
     folder.file("train.tg", TRAIN);
@@ -333,6 +353,22 @@ fn explain_finds_pages() {
     let unknown = folder.tg(&["explain", "TG0291"]);
     assert_eq!((unknown.code, unknown.out.as_str()), (Some(1), ""));
     assert!(unknown.err.contains("did you mean `TG0201`"), "{}", unknown.err);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_before_the_script_runs() {
+    let folder = Folder::new("no-device");
+    folder.file("a.tg", "print(\"started\")\nstep f(x: f32[2]) { return x }\nf(ones([2]))\n");
+    // Whether this machine has a driver or not.
+    let ran = folder.tg(&["run", "a.tg", "--device", "cuda:99"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+    assert!(ran.err.contains("error[TG0410]") && ran.err.contains("help"), "{}", ran.err);
+    let any = folder.tg(&["run", "a.tg", "--device", "cpu", "--stats"]);
+    assert_eq!((any.code, any.out.as_str()), (Some(0), "started\n"), "{}", any.err);
+    assert!(any.err.contains("stats: no step ran on a device"), "{}", any.err);
+    let session = folder.tg_with_input(&["repl"], ":device cuda:99\n:device\n");
+    assert_eq!(session.out, "cpu\n", "{}", session.err);
+    assert!(session.err.contains("programs cannot run on `cuda:99`"), "{}", session.err);
 }
 
 #[test]

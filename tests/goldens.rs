@@ -181,3 +181,21 @@ fn operations_and_their_gradients() {
     assert!(printed.contains("all operations agree with the reference"), "{printed}");
     assert!(printed.lines().count() > 80);
 }
+
+#[test]
+fn values_and_gradients_at_awkward_points() {
+    let printed = run("edges.tg", &[]);
+    assert!(printed.contains("54 functions agree at their edges"), "{printed}");
+}
+
+#[test]
+fn fifty_updates_by_every_optimizer_and_schedule() {
+    let printed = run("updates.tg", &[]);
+    assert!(printed.contains("14 runs of 50 updates agree with the reference"), "{printed}");
+}
+
+#[test]
+fn layers_over_several_steps() {
+    let printed = run("layers.tg", &[]);
+    assert!(printed.contains("34 results of layers agree with the reference"), "{printed}");
+}

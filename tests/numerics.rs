@@ -69,3 +69,42 @@ print(float(f(tensor([5.0]))[0]), float(f(tensor([-5.0]))[0]))
     // At 5 the slope of σ has lost all but its first digits in f32.
     close(&numbers(text), &[-9.934e-6, -9.934e-6], 5e-2);
 }
+
+/// In scripts as in tensors of f64: the quotient belongs to the remainder.
+#[test]
+fn floor_division_of_numbers() {
+    let text = r#"
+let a, b = (1.0, 0.1)
+print(a // b, a % b, -5.0 // inf, 5.0 // 0.0, 5.5 // -2.0, 5.5 % -2.0)
+let x, y = (tensor([a, -5.0, 5.0, 5.5], dtype: f64), tensor([b, inf, 0.0, -2.0], dtype: f64))
+for q in x // y { print(float(q)) }
+"#;
+    let inf = f64::INFINITY;
+    assert_eq!(numbers(text), [9.0, 0.099_999_999_999_999_95, -1.0, inf, -3.0, -0.5, 9.0, -1.0, inf, -3.0]);
+}
+
+#[test]
+fn nan_passes_through_functions_of_numbers() {
+    let text = r#"
+print(max([1.0, nan]), max([nan, 1.0]), min([2.0, nan, 1.0]), clip(0.5, nan, 1), clip(0.5, 0, nan), clip(nan, 0, 1))
+print(max([1.0, 3.0, 2.0]), min([1, 3, 2]), clip(0.5, 1, 2))
+"#;
+    let found = numbers(text);
+    assert!(found.iter().take(6).all(|x| x.is_nan()), "{found:?}");
+    assert_eq!(found.get(6..), Some([3.0, 1.0, 1.0].as_slice()));
+}
+
+/// Before a program runs, what is computed from a tensor's value is not known.
+#[test]
+fn conditions_on_functions_of_tensor_values() {
+    let text = r#"
+let y = tensor([2.0])
+assert(abs(float(y) - 2.0) < 1e-5, "y is {y}")
+assert(max([0.5, float(y)]) > 1.0 and sqrt(float(y)) > 1.4)
+let total = 0.0
+step double(x) { return x * 2.0 }
+for i in 0..3 { total += double(y) }
+print(float(total))
+"#;
+    assert_eq!(numbers(text), [12.0]);
+}

@@ -299,7 +299,7 @@ fn unclosed_brackets_do_not_swallow_the_file() {
     assert_eq!((first.primary.span.start, first.primary.span.end), (19, 20));
     assert_eq!(first.secondary[0].text, "`>` expected before this");
     assert_eq!(first.secondary[0].span.start, 23);
-    assert_eq!(messages("fn f() {\n  a(1, 2\n"), ["TG0102: `{` is not closed", "TG0102: `(` is not closed"]);
+    assert_eq!(messages("fn f() {\n  a(1, 2\n"), ["TG0102: `(` and `{` are not closed"]);
     assert_eq!(messages("let a = (1]\nlet b = 2"), ["TG0103: `]` does not close `(`"]);
     assert_eq!(messages("}\nlet b = 2"), ["TG0103: `}` closes nothing that is open"]);
 }
@@ -642,7 +642,7 @@ fn habits_get_a_tip() {
         ),
         (
             "let y = checkpoint(net(x))\nlet z = 1",
-            "TG0101: unexpected end of the line",
+            "TG0101: a `checkpoint` without its region",
             "write `checkpoint < net(x) >`",
         ),
         (

@@ -69,12 +69,18 @@ impl Evaluator {
                     known.iter().find(|k| is_own && k.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
                 if let Some(dotted) = dotted {
                     diagnostic.help.push(format!("a name with a dot is an index: `[\"{dotted}\"]`"));
+                } else if base.is_tensor() && name == "item" && self.in_graph() {
+                    diagnostic.help.push("return it: in the script a tensor has a value, `float(x)`".into());
+                } else if let (Value::Model(_), Some(tip)) = (base, foreign_method_of_model(name)) {
+                    diagnostic.help.push(tip.into());
                 } else if let Some(tip) = foreign_field(name).filter(|_| !is_own) {
                     diagnostic.help.push(tip.into());
+                } else if base.is_tensor() && super::tensor::find(name).is_some() {
+                    diagnostic.help.push(format!("`{name}` is a function: write `{name}(x, …)`"));
+                } else if let Some(function) = in_place(base, name) {
+                    diagnostic.help.push(format!("tensors are values: write `x = {function}(x)`"));
                 } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
-                } else if base.is_tensor() && super::tensor::find(name).is_some() {
-                    diagnostic.help.push(format!("`{name}` is a function: write `{name}(x)`"));
                 } else if !known.is_empty() && known.len() <= 12 {
                     let names: Vec<&str> = known.iter().map(String::as_str).collect();
                     diagnostic.notes.push(format!("it has {}", super::index::listed(&names)));
@@ -135,4 +141,25 @@ impl Evaluator {
             _ => Vec::new(),
         }
     }
+}
+
+/// What models of other libraries do by themselves, and what is written instead.
+fn foreign_method_of_model(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "to" | "half" | "float" | "double" | "bfloat16" | "astype" | "type" => {
+            "a model's dtype is chosen where it is made, `let net = Net() in bf16`; the device with `--device`"
+        }
+        "zero_grad" => "gradients are values and never accumulate by themselves: nothing to reset",
+        "apply" | "init" => "initial values stand in the declaration: `param w: f32[n, m] = init.kaiming()`",
+        "named_parameters" | "modules" | "children" => {
+            "the fields of a model have names: `net.layers[0].w`; a list of all is in `tg plan`"
+        }
+        _ => return None,
+    })
+}
+
+/// The function behind a method that would change a tensor in its place: `relu_`.
+fn in_place<'n>(base: &Value, name: &'n str) -> Option<&'n str> {
+    let function = name.strip_suffix('_').filter(|f| base.is_tensor() && super::tensor::find(f).is_some());
+    function.filter(|f| !f.is_empty())
 }

@@ -79,7 +79,7 @@ impl Evaluator {
         options: &PlanOptions,
     ) -> Eval<Made> {
         let name = step.name();
-        let mut curve = Curve::new(&compiled.graph);
+        let mut curve = Curve::new(&compiled.graph, options.target);
         let found = curve.fit(budget.bytes).and_then(|point| {
             let Some(point) = point else { return Ok(Err(curve.smallest()?)) };
             let graph = curve.graph_of(&point)?;

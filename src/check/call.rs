@@ -6,6 +6,7 @@ use super::{
     Evaluator,
     args::{Args, ParamName},
     errors::{Eval, Halt},
+    operator::{number, unknown_like},
     tensor::{self, Arg as TensorArg, Kind, Nested, Number, Operand, Results},
     value::{Cx, Unknown, Value},
 };
@@ -177,6 +178,8 @@ impl Evaluator {
             .map(|p| ParamName { name: p.name, required: p.default.is_none(), span: None })
             .collect();
         let bound = self.bind_args(function.name, &names, args, span)?;
+        // What is computed from samples is a sample.
+        let sampled = bound.iter().flatten().any(|(value, _)| matches!(value, Value::Unknown(_)));
         self.scripted(span, |ev| {
             let mut values = Vec::with_capacity(function.params.len() + 1);
             if function.random {
@@ -203,6 +206,11 @@ impl Evaluator {
             }
             let results = ev.build_any(span, |graph| (function.call)(graph, &values))?;
             let mut results: Vec<Value> = results.into_iter().map(|r| ev.operand_value(r)).collect();
+            if sampled {
+                for result in results.iter_mut().filter(|r| number(r).is_some()) {
+                    *result = unknown_like(result);
+                }
+            }
             Ok(match function.results {
                 Results::One if results.len() == 1 => results.remove(0),
                 Results::One | Results::Tuple => Value::tuple(results),
@@ -216,7 +224,7 @@ impl Evaluator {
         if !matches!(name, "sum" | "max" | "min" | "mean") || items.is_empty() {
             return Ok(None);
         }
-        if items.iter().any(|v| super::operator::number(v).is_none()) {
+        if items.iter().any(|v| number(v).is_none()) {
             return Ok(None);
         }
         use crate::syntax::ast::BinaryOp;
@@ -224,10 +232,13 @@ impl Evaluator {
         for item in items.iter().skip(1) {
             result = match name {
                 "sum" | "mean" => self.binary_values(BinaryOp::Add, &result, item, span)?,
+                // Comparisons with NaN are false: the first one stays, and a later one is taken.
                 _ => {
                     let op = if name == "max" { BinaryOp::Gt } else { BinaryOp::Lt };
                     match self.binary_values(op, item, &result, span)? {
                         Value::Bool(true) => item.clone(),
+                        Value::Unknown(_) => unknown_like(&super::expr::join(result, item.clone())),
+                        _ if matches!(item, Value::Float(x) if x.is_nan()) => item.clone(),
                         _ => result,
                     }
                 }
@@ -263,7 +274,7 @@ impl Evaluator {
                 }
                 _ => None,
             },
-            Kind::Number => super::operator::number(value).map(|(n, _)| TensorArg::Number(n)),
+            Kind::Number => number(value).map(|(n, _)| TensorArg::Number(n)),
             Kind::Int => match value {
                 Value::Int(_) | Value::Unknown(Unknown::Int(_) | Unknown::Any) => {
                     Some(TensorArg::Int(self.as_int(value, span)?.0))
@@ -361,7 +372,7 @@ fn nested(value: &Value) -> Option<Nested> {
             let numbers = (0..range.len()).map_while(|k| range.get(k));
             Some(Nested::List(numbers.map(|n| Nested::Number(Number::Int(n))).collect()))
         }
-        other => super::operator::number(other).map(|(n, _)| Nested::Number(n)),
+        other => number(other).map(|(n, _)| Nested::Number(n)),
     }
 }
 

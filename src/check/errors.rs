@@ -1,6 +1,6 @@
 //! Reporting: where a message points to, and what it suggests.
 
-use super::{Evaluator, value::Value};
+use super::{CallSite, Evaluator, frame::FrameKind, value::Value};
 use crate::{
     codes,
     diagnostic::{Code, Diagnostic, Label, Severity},
@@ -125,16 +125,35 @@ impl Evaluator {
             .iter()
             .rev()
             .filter(|c| !self.is_library(c.span) && !holds(c.span, shown))
+            .filter(|c| !self.is_inside(c, shown))
             .take(SHOWN_CALLERS);
         for caller in callers {
+            // A step that nothing calls is judged where it is declared.
+            let what = if self.declares(caller) { "in the step" } else { "in this call of" };
             let text = match &caller.iteration {
-                Some(iteration) => format!("in this call of `{}` ({iteration})", caller.title),
-                None => format!("in this call of `{}`", caller.title),
+                Some(iteration) => format!("{what} `{}` ({iteration})", caller.title),
+                None => format!("{what} `{}`", caller.title),
             };
             if !diagnostic.secondary.iter().any(|l| l.span == caller.span) {
                 diagnostic.secondary.push(Label { span: caller.span, text });
             }
         }
+    }
+
+    /// Whether a call is the declaration of a step that nothing calls.
+    fn declares(&self, caller: &CallSite) -> bool {
+        self.sources.text(caller.span) == &*caller.title
+    }
+
+    /// Whether a place is in the body of a step that is judged where it is declared: then nobody has
+    /// to be told which step.
+    fn is_inside(&self, caller: &CallSite, place: Span) -> bool {
+        let step = self.frames.iter().find_map(|f| match &f.kind {
+            FrameKind::Step(step) => Some(&step.decl),
+            _ => None,
+        });
+        self.declares(caller)
+            && step.is_some_and(|d| d.name.span == caller.span && holds(d.name.span.to(d.body.span), place))
     }
 
     /// Whether text that did not parse may have bound a name: then its uses are not judged.
@@ -151,6 +170,21 @@ impl Evaluator {
         before.trim_end_matches([' ', '\t']).ends_with("//") && rest.trim().is_empty()
     }
 
+    /// What to write for `torch.cat` and the like, where the function behind the prefix is known.
+    fn prefixed(&self, name: &str, span: Span) -> Option<String> {
+        if !matches!(name, "torch" | "np" | "numpy" | "jnp" | "jax" | "tf" | "F") {
+            return None;
+        }
+        let file = self.sources.get(span.file)?;
+        let behind = file.text.get(span.end as usize..)?;
+        let path = behind.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).next()?;
+        let member = path.rsplit('.').next().filter(|m| !m.is_empty())?;
+        if super::tensor::find(member).is_some() {
+            return Some(format!("tensor functions have no prefix: write `{member}(…)`"));
+        }
+        foreign_word(member).or_else(|| foreign_field(member)).map(String::from)
+    }
+
     /// An error for a name that nothing defines.
     pub(super) fn unknown_name(&mut self, name: &str, span: Span, known: &[String]) -> Halt {
         if self.is_lost(name) {
@@ -159,8 +193,8 @@ impl Evaluator {
         let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"));
         if self.ends_in_slashes(span) {
             diagnostic.help.push("comments start with `#`; `//` divides and rounds down".into());
-        } else if let Some(tip) = foreign_word(name) {
-            diagnostic.help.push(tip.into());
+        } else if let Some(tip) = self.prefixed(name, span).or_else(|| foreign_word(name).map(String::from)) {
+            diagnostic.help.push(tip);
         } else if super::modules::is_library_module(name) {
             diagnostic.help.push(format!("write `use {name}` at the top of the file"));
         } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
@@ -271,6 +305,19 @@ pub fn foreign_field(name: &str) -> Option<&'static str> {
         "view" => "write `reshape(x, shape)`",
         "permute" => "write `transpose(x, axes)`",
         "cuda" | "cpu" => "the device is chosen with `--device`",
+        "clone" | "contiguous" | "copy_" => {
+            "tensors are values: `x` itself does; `copy(x)` gives it memory of its own"
+        }
+        "requires_grad_" | "requires_grad" | "retain_grad" => {
+            "every `param` is trained, `param frozen` is not; `grad(loss, net)` gives gradients"
+        }
+        "grad" => "gradients are values: `let g = grad(loss, net)`",
+        "expand" | "repeat" | "expand_as" | "broadcast_to" => "write `broadcast(x, shape)`",
+        "astype" | "type" => "casts are calls: `f32(x)`",
+        "add_" | "sub_" | "mul_" | "div_" | "zero_" | "fill_" => {
+            "tensors are values: write the new value, `x = x + 1`; state is written by `net.m := …`"
+        }
+        "split" | "chunk" => "write `split(x, n, axis: 0)`",
         "parameters" => "pass the model itself, as in `minimize loss over net with …`",
         "state_dict" | "load_state_dict" => {
             "write `save(\"file.safetensors\", net)` and `load(\"file.safetensors\", net)`"
@@ -291,6 +338,8 @@ pub fn foreign_field(name: &str) -> Option<&'static str> {
             "a learning rate may follow the update count: `lr: optim.step_decay(0.1, 1000)` or `lr: optim.cosine(0.1, 1000)`"
         }
         "clip_grad_norm_" => "write `optim.clip(g, 1.0)`",
+        "pop" | "insert" | "remove" | "clear" => "lists are values: `xs[1..]` leaves the first item out",
+        "keys" | "values" | "items" => "there are no dictionaries: use a list, or a model with fields",
         "step" => "write `minimize loss over net with opt`, or `update net with opt, grads`, in a step",
         "DataLoader" => "write `for x, y in data.batches(x, y, size: 32, shuffle: seed) { … }`",
         "to" => "casts are calls, `bf16(x)`; the device is chosen with `--device`",

@@ -134,7 +134,7 @@ impl Evaluator {
         }
         for cell in cells {
             self.prepare_cell(&cell, span)?;
-            if let Some(data) = cell.data() {
+            if let Some(data) = self.cell_data(&cell, span)? {
                 tensors.push((cell.name().to_string(), data));
             }
         }

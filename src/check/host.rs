@@ -303,7 +303,7 @@ impl Evaluator {
     }
 
     pub fn arena_bytes(&self) -> u64 {
-        self.arena.bytes()
+        self.runner.as_ref().map_or(0, crate::exec::Runner::arena_bytes)
     }
 
     /// Forgets what was going on when an evaluation ended early; variables stay.

@@ -64,7 +64,9 @@ impl Evaluator {
         for (name, scope, old) in before {
             // The loop may run any number of times: what it changes is not known after it.
             if let Some(now) = scope.get(&name) {
-                let joined = super::expr::join(old, now.value);
+                // A sum of tensors often starts from the number 0.
+                let starts_as_number = super::operator::number(&old).is_some() && now.value.is_tensor();
+                let joined = if starts_as_number { now.value } else { super::expr::join(old, now.value) };
                 scope.declare(&name, joined, now.span);
             }
         }

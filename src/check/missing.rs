@@ -36,7 +36,7 @@ impl Evaluator {
             let s = if missing.len() == 1 { "parameter gets" } else { "parameters get" };
             format!("{} of {} {s} no gradient: {}", missing.len(), cells.len(), super::index::listed(&names))
         };
-        let mut diagnostic = Diagnostic::warning(codes::NO_GRADIENT, span, message);
+        let mut diagnostic = Diagnostic::warning(codes::NO_GRADIENT, span, message).label("trained here");
         if loss_span != span {
             diagnostic = diagnostic.secondary(loss_span, "the loss does not depend on them");
         }

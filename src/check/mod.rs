@@ -14,6 +14,7 @@ mod call;
 mod contract;
 mod data;
 mod declarations;
+mod device;
 mod errors;
 mod expr;
 mod files;
@@ -59,6 +60,7 @@ mod walk;
 mod witness;
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, Weak},
 };
@@ -77,13 +79,12 @@ use crate::{
     diagnostic::Diagnostic,
     engine::HostTable,
     exec::{
-        Tensor,
+        Device, Runner, Tensor,
         comm::{Alone, Comm},
-        cpu::Arena,
     },
     guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
-    plan::Plan,
+    plan::{Plan, Target},
     schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
@@ -157,6 +158,8 @@ pub struct Settings {
     pub sets: Vec<(String, String)>,
     /// Where relative paths of the script start, and where modules are looked up.
     pub directory: PathBuf,
+    /// Texts that stand for files of modules there, by the name of the module.
+    pub modules: Arc<BTreeMap<String, Arc<str>>>,
     /// Continue from the last file that the script saves.
     pub resume: bool,
     pub planning: Planning,
@@ -170,6 +173,10 @@ pub struct Settings {
     pub order: OrderKind,
     /// How many ranks run the program.
     pub world: u32,
+    /// What runs steps.
+    pub device: Device,
+    /// For which device steps are planned.
+    pub target: Target,
 }
 
 /// How far steps are planned.
@@ -191,6 +198,7 @@ impl Default for Settings {
             limits: Limits::default(),
             sets: Vec::new(),
             directory: PathBuf::from("."),
+            modules: Arc::default(),
             resume: false,
             planning: Planning::default(),
             cancel: CancelToken::new(),
@@ -198,6 +206,8 @@ impl Default for Settings {
             plans: Arc::default(),
             order: OrderKind::default(),
             world: 1,
+            device: Device::default(),
+            target: Target::default(),
         }
     }
 }
@@ -292,8 +302,8 @@ pub struct Evaluator {
     pending_counts: FxHashMap<String, u64>,
     /// Files that the script saves, in mode Check: they may be missing when it loads them.
     written: FxHashSet<PathBuf>,
-    /// The memory that all steps share.
-    arena: Arena,
+    /// What runs steps, with the memory that all of them share; started by the first one.
+    pub(crate) runner: Option<Runner>,
     /// Gradient functions of host ops, elaborated.
     templates: host_call::Templates,
     /// A gradient function of a host op is being elaborated.
@@ -307,7 +317,6 @@ pub struct Evaluator {
 impl Evaluator {
     pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
         let script = Scope::new(ScopeKind::Script, None);
-        let arena = Arena::new(settings.limits.max_host_bytes);
         let ledger = Arc::new(Ledger::new(settings.limits.max_host_bytes));
         let guard = Guard { cancel: settings.cancel.clone(), ledger };
         Evaluator {
@@ -354,7 +363,7 @@ impl Evaluator {
             pending: FxHashMap::default(),
             pending_counts: FxHashMap::default(),
             written: FxHashSet::default(),
-            arena,
+            runner: None,
             templates: Default::default(),
             in_template: false,
             comm: Box::new(Alone),

@@ -105,12 +105,12 @@ impl Evaluator {
             ));
         }
         if matches!(self.frames.last(), Some(f) if matches!(f.kind, FrameKind::Step(_))) {
+            if let Some(building) = self.building.last() {
+                building.scope.declare(&name.name, Value::Poison, name.span);
+            }
             return Err(self.report(
-                Diagnostic::error(
-                    codes::MODEL,
-                    name.span,
-                    format!("a model with the parameter `{}` is made inside a step", name.name),
-                )
+                Diagnostic::error(codes::MODEL, name.span, "a model with parameters is made inside a step")
+                    .label("a parameter")
                 .help(
                     "make it in the script or as a field of a model: it keeps its parameters between steps",
                 ),

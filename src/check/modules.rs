@@ -1,6 +1,6 @@
 //! `use nn`: modules of the library and files beside the script.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use super::{
     Evaluator, data,
@@ -86,7 +86,12 @@ impl Evaluator {
             return Ok(module);
         }
         let path = self.settings.directory.join(format!("{}.tg", name.name));
-        match std::fs::read_to_string(&path) {
+        let path = path.strip_prefix(".").map(Path::to_path_buf).unwrap_or(path);
+        let text = match self.settings.modules.get(&*name.name) {
+            Some(text) => Ok(text.to_string()),
+            None => std::fs::read_to_string(&path),
+        };
+        match text {
             Ok(text) => {
                 let file = self.sources.add(path.display().to_string(), text.as_str());
                 self.load_module(&name.name, file, &text)
@@ -103,6 +108,11 @@ impl Evaluator {
                     diagnostic.help.push(tip.into());
                 } else if let Some(close) = closest(&name.name, LIBRARY.iter().map(|(n, _)| *n)) {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
+                } else {
+                    let names: Vec<&str> = LIBRARY.iter().map(|(n, _)| *n).collect();
+                    diagnostic
+                        .notes
+                        .push(format!("modules of the library: {}", super::index::listed(&names)));
                 }
                 self.modules.insert(Name::clone(&name.name), ModuleState::Failed);
                 Err(self.report(diagnostic))

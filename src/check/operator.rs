@@ -182,6 +182,9 @@ impl Evaluator {
             (BinaryOp::Add, Value::Str(_), _) | (BinaryOp::Add, _, Value::Str(_)) => {
                 diagnostic.help.push("write values into the text: `\"loss {loss}\"`".into());
             }
+            (BinaryOp::Rem, Value::Str(_), _) => {
+                diagnostic.help.push("write values into the text: `\"loss {loss:.3f}\"`".into());
+            }
             (_, Value::Unit, _) | (_, _, Value::Unit) => diagnostic.help.push(NOTHING.into()),
             (BinaryOp::Add, Value::List(_), _) => diagnostic.help.push("add one item with `xs + [x]`".into()),
             _ => {}

@@ -9,8 +9,9 @@ use super::{
     value::{Cx, ModelDef, OptimizerDef, Value, fresh_id, lock},
 };
 use crate::{
-    exec::Tensor,
+    exec::{Persistent, Tensor},
     ir::{DType, SlotKind, Type},
+    ops::OpError,
     source::Span,
     syntax::ast::{ExprId, Name},
 };
@@ -53,7 +54,7 @@ pub struct Cell {
     name: Mutex<Option<Arc<str>>>,
     /// What it is called where no variable holds its model: the declared name.
     pub short_name: Name,
-    data: Mutex<Option<Tensor>>,
+    data: Mutex<Option<Persistent>>,
 }
 
 impl Cell {
@@ -84,8 +85,9 @@ impl Cell {
         lock(&self.name).is_some()
     }
 
-    pub fn data(&self) -> Option<Tensor> {
-        lock(&self.data).clone()
+    /// Its value, if it has one; an error where a device that has it does not give it back.
+    pub fn data(&self) -> Result<Option<Tensor>, OpError> {
+        lock(&self.data).as_mut().map(Persistent::host).transpose()
     }
 
     pub fn has_data(&self) -> bool {
@@ -93,12 +95,21 @@ impl Cell {
     }
 
     pub fn set_data(&self, tensor: Tensor) {
-        *lock(&self.data) = Some(tensor);
+        let mut data = lock(&self.data);
+        match data.as_mut() {
+            Some(persistent) => persistent.set(tensor),
+            None => *data = Some(tensor.into()),
+        }
     }
 
-    /// Takes the tensor out, so that a step can change it without a copy.
-    pub fn take_data(&self) -> Option<Tensor> {
+    /// Takes the tensor out, wherever it is, so that a step can change it without a copy.
+    pub fn take_data(&self) -> Option<Persistent> {
         lock(&self.data).take()
+    }
+
+    /// Puts back what [`Cell::take_data`] gave.
+    pub fn put_data(&self, data: Persistent) {
+        *lock(&self.data) = Some(data);
     }
 
     pub fn is_trainable(&self) -> bool {

@@ -13,9 +13,10 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     exec::{
-        Tensor,
+        Persistent, Tensor,
         comm::Link,
         cpu::{self, ScalarPage},
+        on_host,
     },
     guard::OutOfMemory,
     ir::{Graph, Output, Type, ValueId},
@@ -37,13 +38,13 @@ enum Initial {
 /// panic of a kernel unwinds: an empty cell would be given its first value again.
 pub(super) struct TakenSlots<'a> {
     cells: &'a [Arc<Cell>],
-    pub tensors: Vec<Tensor>,
+    pub slots: Vec<Persistent>,
 }
 
 impl Drop for TakenSlots<'_> {
     fn drop(&mut self) {
-        for (cell, tensor) in self.cells.iter().zip(std::mem::take(&mut self.tensors)) {
-            cell.set_data(tensor);
+        for (cell, slot) in self.cells.iter().zip(std::mem::take(&mut self.slots)) {
+            cell.put_data(slot);
         }
     }
 }
@@ -192,9 +193,31 @@ impl Evaluator {
         let mut show = |label: &str, tensor: &Tensor| {
             (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
         };
-        let result = cpu::eval_among(graph, &mut slots.tensors, inputs, page, &mut show, &mut link);
+        // What is only read may stay on a device.
+        let mut written = vec![false; cells.len()];
+        for node in graph.nodes() {
+            if let Op::Write(write) = node.op()
+                && let Some(written) = written.get_mut(write.slot.0 as usize)
+            {
+                *written = true;
+            }
+        }
+        let is_written = |slot: usize| written.get(slot).copied().unwrap_or(true);
+        let result = on_host(&mut slots.slots, &is_written, |tensors| {
+            cpu::eval_among(graph, tensors, inputs, page, &mut show, &mut link)
+        });
         drop(slots);
+        let result = result.unwrap_or_else(|error| Err(cpu::RunError::of_no_op(error)));
         result.map_err(|error| self.run_error(error, graph, span))
+    }
+
+    /// The value of a parameter or state, if it has one: from a device where that has it.
+    pub(super) fn cell_data(&mut self, cell: &Cell, span: Span) -> Eval<Option<Tensor>> {
+        cell.data().map_err(|error| {
+            let mut diagnostic = Diagnostic::error(codes::RUN_FAILED, span, error.message);
+            diagnostic.help.extend(error.help);
+            self.report(diagnostic.secondary(cell.span, format!("`{}` is declared here", cell.name())))
+        })
     }
 
     /// The tensors of cells, taken out so that they can be changed in place.
@@ -202,10 +225,10 @@ impl Evaluator {
         for cell in cells {
             self.prepare_cell(cell, span)?;
         }
-        let mut slots = TakenSlots { cells, tensors: Vec::with_capacity(cells.len()) };
+        let mut slots = TakenSlots { cells, slots: Vec::with_capacity(cells.len()) };
         for cell in cells {
             match cell.take_data() {
-                Some(tensor) => slots.tensors.push(tensor),
+                Some(slot) => slots.slots.push(slot),
                 None => {
                     let name = cell.name();
                     return Err(self.error(codes::INTERNAL, span, format!("`{name}` has no value")));
@@ -217,6 +240,17 @@ impl Evaluator {
 
     /// An op that failed while a graph ran, at the call and in the line that it comes from.
     pub(super) fn run_error(&mut self, error: cpu::RunError, graph: &Graph, span: Span) -> Halt {
+        self.run_error_with(error, graph, span, Vec::new())
+    }
+
+    /// The same, with what is to be told beside.
+    pub(super) fn run_error_with(
+        &mut self,
+        error: cpu::RunError,
+        graph: &Graph,
+        span: Span,
+        notes: Vec<String>,
+    ) -> Halt {
         if error.is_cancelled() || self.cancelled() {
             return Halt::Cancelled;
         }
@@ -244,6 +278,7 @@ impl Evaluator {
                 }
             }
         }
+        diagnostic.notes.extend(notes);
         diagnostic.help.extend(error.error.help);
         self.report(diagnostic)
     }
@@ -416,9 +451,9 @@ mod tests {
         let cells = [Cell::new("w".into(), ty.clone(), kind, Span::default(), Init::Zeros)];
         cells[0].set_data(Tensor::zeros(ty));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let tensors = cells.iter().filter_map(|c| c.take_data()).collect();
-            let slots = TakenSlots { cells: &cells, tensors };
-            assert!(!cells[0].has_data() && slots.tensors.is_empty(), "a kernel fails");
+            let taken = cells.iter().filter_map(|c| c.take_data()).collect();
+            let slots = TakenSlots { cells: &cells, slots: taken };
+            assert!(!cells[0].has_data() && slots.slots.is_empty(), "a kernel fails");
         }));
         assert!(result.is_err() && cells[0].has_data());
     }

@@ -20,11 +20,12 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     exec::{
-        Tensor,
+        Call, Device, Prepared, Tensor,
         comm::Link,
-        cpu::{Executable, RunError, ScalarPage},
+        cpu::{RunError, ScalarPage},
     },
-    ir::{Graph, NodeId, Origin, Output, Type, ValueId},
+    ir::{Graph, Origin, Output, Type, ValueId},
+    ops::Cause,
     plan::Plan,
     source::Span,
 };
@@ -36,7 +37,7 @@ pub struct Compiled {
     /// As elaborated.
     pub graph: Arc<Graph>,
     pub plan: Mutex<Option<Arc<Plan>>>,
-    executable: Mutex<Option<Executable>>,
+    pub(super) executable: Mutex<Option<Prepared>>,
     cells: Vec<Arc<Cell>>,
     inputs: Vec<InputSource>,
     scalars: Vec<ScalarBinding>,
@@ -209,10 +210,11 @@ impl Evaluator {
         let values = compiled.scalars.iter().map(|s| scalar_value(s, flat, rank)).collect();
         let page = ScalarPage { values, seed: self.step_seed(), step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
+        let planned_step = Arc::clone(&plan);
         let graph = Arc::clone(&plan.graph);
         let planned = plan.schedule.arena_bytes;
         let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
-        if peak > limit {
+        if peak > limit && self.settings.device == Device::Cpu {
             return Err(self.report(
                 Diagnostic::error(
                     codes::LIMIT,
@@ -223,31 +225,37 @@ impl Evaluator {
             ));
         }
         let mut slots = self.take_slots(&compiled.cells, span)?;
+        let mut runner = self.take_runner(span)?;
         let taken = lock(&compiled.executable).take();
-        let executable = match taken {
-            Some(executable) => Ok(executable),
-            None => Executable::new(plan),
+        let prepared = match taken {
+            Some(prepared) => Ok(prepared),
+            None => runner.prepare(plan),
         };
-        let result = match executable {
-            Ok(mut executable) => {
+        let result = match prepared {
+            Ok(mut prepared) => {
                 let output = Arc::clone(&self.output);
-                executable.set_printer(Some(Box::new(move |label, tensor| {
+                let printer = Box::new(move |label: &str, tensor: &Tensor| {
                     (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
-                })));
+                });
                 let cancel = self.guard.cancel.clone();
                 let sources = &self.sources;
                 let place = |graph: &Graph, node| place_of(sources, graph, node);
                 let mut link = Link { comm: &mut *self.comm, place: &place };
-                let slots = &mut slots.tensors;
-                let arena = &mut self.arena;
-                let result = executable.run_among(arena, slots, &inputs, &page, cancel.flag(), &mut link);
-                *lock(&compiled.executable) = Some(executable);
+                let (inputs, page, cancel) = (&*inputs, &page, cancel.flag());
+                let call = Call { inputs, page, cancel, link: &mut link, printer };
+                let result = runner.run(&mut prepared, &mut slots.slots, call);
+                *lock(&compiled.executable) = Some(prepared);
                 result
             }
-            Err(error) => Err(RunError { node: NodeId(0), error }),
+            Err(error) => Err(RunError::of_no_op(error)),
         };
         drop(slots);
-        let run = result.map_err(|error| self.run_error(error, &graph, span))?;
+        self.runner = Some(runner);
+        let run = result.map_err(|error| {
+            let is_short = error.error.cause == Cause::Limit && self.settings.device != Device::Cpu;
+            let notes = if is_short { self.peak_notes(&planned_step) } else { Vec::new() };
+            self.run_error_with(error, &graph, span, notes)
+        })?;
         debug_assert_eq!(run.high_water_bytes, planned, "the plan states what `{}` uses", step.name());
         let results = run.outputs;
         step.runs.fetch_add(1, Ordering::Relaxed);

@@ -127,7 +127,8 @@ impl Evaluator {
                 Some(stored.data.as_ref().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
             Value::Param(cell) if cell.ty.elements() == 1 => {
-                Some(cell.data().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
+                // What cannot be read is an error when the step runs.
+                Some(cell.data().ok().flatten().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
             Value::Unknown(Unknown::Any) => Some(0.5),
             other => super::operator::number(other).map(|(n, _)| n.as_f64()),
@@ -142,7 +143,8 @@ impl Evaluator {
             }
             Value::Param(cell) => {
                 self.prepare_cell(cell, span)?;
-                flat.tensors.push(Stored::new(cell.ty.clone(), cell.data()));
+                let data = self.cell_data(cell, span)?;
+                flat.tensors.push(Stored::new(cell.ty.clone(), data));
                 KeyPart::Tensor(cell.ty.clone())
             }
             Value::Int(value) | Value::Unknown(Unknown::Int(value)) => KeyPart::Int(*value),

@@ -38,10 +38,10 @@ impl Evaluator {
             // Each rank plans by itself, and all need the same plan: work is limited, time is not.
             options.time_limit = Duration::MAX;
         }
-        let options = lower::PlanOptions { schedule: options };
+        let options = lower::PlanOptions { schedule: options, target: self.settings.target };
         let cache = Arc::clone(&self.settings.plans);
         let budget = compiled.budget.map(|b| b.bytes);
-        let known = cache.get(step.name(), &compiled.graph, budget, prove, || {
+        let known = cache.get(step.name(), &compiled.graph, budget, (options.target, prove), || {
             let mut made = match compiled.budget {
                 Some(budget) => self.plan_within(step, compiled, budget, &options)?,
                 None => lower::plan(&compiled.graph, step.name(), &options)

@@ -15,7 +15,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::DType,
     source::Span,
-    syntax::ast::{Arg, Block, ExprId, ExprKind, Ident, Stmt, StmtId, StmtKind},
+    syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, Ident, Name, Stmt, StmtId, StmtKind},
 };
 
 impl Evaluator {
@@ -180,6 +180,14 @@ impl Evaluator {
                     }
                 }
             }
+            // `xs.append(x)` and the like were meant to change the list.
+            StmtKind::Expr(call) => {
+                if let Some(list) = changed_list(&cx.ast, *call)
+                    && let super::scope::AssignTarget::Here(scope) = cx.scope.assign_target(list)
+                {
+                    scope.declare(list, Value::Poison, stmt.span);
+                }
+            }
             // A pass that failed ended the loop: what it gives to outer names is not known.
             StmtKind::For { body, .. } => {
                 for name in super::walk::assigned_names(&cx.ast, body) {
@@ -279,7 +287,8 @@ impl Evaluator {
         }
         let cell = Arc::clone(cell);
         self.prepare_cell(&cell, span)?;
-        Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), cell.data())))
+        let data = self.cell_data(&cell, span)?;
+        Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), data)))
     }
 
     fn const_stmt(&mut self, cx: &Cx, name: &Ident, value: ExprId) -> Eval {
@@ -438,5 +447,16 @@ fn holds_parameter(value: &Value) -> bool {
         Value::Param(_) => true,
         Value::List(items) | Value::Tuple(items) => items.iter().any(holds_parameter),
         _ => false,
+    }
+}
+
+/// The list that a call such as `xs.append(x)` names.
+fn changed_list(ast: &Ast, call: ExprId) -> Option<&Name> {
+    let ExprKind::Call { callee, .. } = &ast.expr(call).kind else { return None };
+    let ExprKind::Field(list, method) = &ast.expr(*callee).kind else { return None };
+    let changes = matches!(&*method.name, "append" | "extend" | "insert" | "pop" | "remove");
+    match &ast.expr(*list).kind {
+        ExprKind::Name(name) if changes => Some(name),
+        _ => None,
     }
 }

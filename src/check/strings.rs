@@ -155,7 +155,7 @@ impl Evaluator {
             Value::Stored(stored) => Ok(stored.data.clone()),
             Value::Param(cell) if !self.in_graph() => {
                 self.prepare_cell(cell, span)?;
-                Ok(cell.data())
+                self.cell_data(cell, span)
             }
             Value::Param(_) | Value::Tensor(_) => Err(self.graph_text(span)),
             _ => Ok(None),

@@ -46,6 +46,9 @@ impl Evaluator {
         }
         let cells: Vec<Arc<Cell>> = cells_of(value).into_iter().filter(|c| c.is_trainable()).collect();
         if cells.is_empty() {
+            if is_incomplete(value) {
+                return Err(super::Halt::Reported);
+            }
             let kind = value.kind();
             return Err(self.error(codes::GRADIENT, span, format!("{kind} has no parameters to train")));
         }
@@ -166,5 +169,19 @@ impl Evaluator {
                     .help("put it into the body of `step name(…) { … }` and call the step"),
             )),
         }
+    }
+}
+
+/// Whether something of a model could not be made, which is reported: then nobody knows what it holds.
+fn is_incomplete(value: &Value) -> bool {
+    match value {
+        Value::Poison => true,
+        Value::Model(model) => model.scope.bindings().iter().any(|(_, b)| match &b.value {
+            // A model cannot hold itself, so this comes to an end.
+            Value::Model(_) | Value::List(_) | Value::Poison => is_incomplete(&b.value),
+            _ => false,
+        }),
+        Value::List(items) => items.iter().any(is_incomplete),
+        _ => false,
     }
 }

@@ -19,8 +19,13 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
     let planning = if args.no_fixes { Planning::Quick } else { Planning::Proved };
     let memory =
         diagnose::Options { fixes: !args.no_fixes, all: args.all, library_frames: args.library_frames };
-    let options = CompileOptions { planning, memory: Some(memory), ..args.compile.options() };
-    let format = Format::from(args.message_format);
+    let options = CompileOptions {
+        planning,
+        memory: Some(memory),
+        target: args.target.into(),
+        ..args.compile.options()
+    };
+    let format = format_of(args);
     let mut failed = false;
     for (k, path) in args.files.iter().enumerate() {
         if k > 0 && format == Format::Human {
@@ -46,6 +51,10 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
     if failed { Exit::Errors } else { Exit::Success }
 }
 
+fn format_of(args: &args::Check) -> Format {
+    if args.json { Format::Json } else { Format::from(args.message_format) }
+}
+
 /// The two words of savings that are not the field's own.
 const WORDS: &str = "re-planned: the change was made, compiled and planned to measure it\nworst legal order: of all that the program allows, the one with the most alive\n";
 
@@ -64,7 +73,7 @@ fn show(
         None => d.is_error(),
     };
     let failed = all.iter().any(denied);
-    let format = Format::from(args.message_format);
+    let format = format_of(args);
     let mut text = report::diagnostics(all, sources, format, output.out_style);
     if format == Format::Human {
         if !all.is_empty() {

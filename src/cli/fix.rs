@@ -7,13 +7,17 @@
 //! the peak by more than next to nothing and breaks no `ensure peak … in every schedule`; what is
 //! said of it names both figures.
 
-use std::path::Path;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{Exit, args, output::Output, run, source};
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Fix},
-    engine::{Checked, CompileOptions, Engine, Source},
+    engine::{Checked, CompileOptions, Engine, Source, module_name},
     report::{self, Bytes, diff, style::Part},
     script::write_atomically,
     source::Span,
@@ -37,24 +41,31 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
         run::show(&first.diagnostics, &first.sources, output);
         return Exit::Errors;
     }
-    let (text, applied, last) = improve(&engine, &source, &options, first);
-    let name = report::visible::line(&source.name, 200).into_owned();
+    // A text from standard input has no file to go back to, and goes alone.
+    let is_stdin = args.file == Path::new("-");
+    let before = Texts::of(&first, &source, &args.file);
+    let Improved { source: after, applied, last } = improve(&engine, &source, &options, first, is_stdin);
     if applied.is_empty() {
-        output.out(&format!("nothing to fix: {name}\n"));
+        output.out(&format!("nothing to fix: {}\n", report::visible::line(&source.name, 200)));
         return if last.is_sound() { Exit::Success } else { Exit::Errors };
     }
+    let changes = before.changes(&after);
     if args.dry_run {
-        output.out(&diff::unified(&source.name, &source.text, &text, output.out_style));
-    } else if args.file == Path::new("-") {
-        output.out(&text);
-    } else if let Err(error) = write(&args.file, &source.text, &text) {
+        for change in &changes {
+            output.out(&diff::unified(&change.name, &change.before, &change.after, output.out_style));
+        }
+    } else if is_stdin {
+        output.out(&after.text);
+    } else if let Err(error) = write_all(&changes) {
         return run::fail(&error, output);
     }
     // The text itself goes to standard output for a program from standard input.
     let mut said = String::new();
-    for fix in &applied {
+    for Applied { fix, elsewhere } in &applied {
         let title = report::visible::line(&fix.title, 400);
-        said.push_str(&format!("{}: {title}\n", output.err_style.paint(Part::Strong, "fixed")));
+        let files: Vec<_> = elsewhere.iter().map(|name| report::visible::line(name, 200)).collect();
+        let place = if files.is_empty() { String::new() } else { format!(" in {}", files.join(", ")) };
+        said.push_str(&format!("{}{place}: {title}\n", output.err_style.paint(Part::Strong, "fixed")));
         if let Some(savings) = &fix.savings {
             said.push_str(&format!("  {}\n", report::human::savings_text(savings)));
         }
@@ -71,20 +82,82 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     if last.is_sound() { Exit::Success } else { Exit::Errors }
 }
 
-/// The text after all changes that help, what was done, and what is known of the program then.
+/// The files of a program as they were read.
+struct Texts {
+    program: (PathBuf, String, Arc<str>),
+    /// By the name of the module: path and text.
+    modules: BTreeMap<String, (PathBuf, String, Arc<str>)>,
+}
+
+/// A file before and after all fixes.
+struct Change {
+    path: PathBuf,
+    name: String,
+    before: Arc<str>,
+    after: Arc<str>,
+}
+
+impl Texts {
+    fn of(checked: &Checked, source: &Source, path: &Path) -> Texts {
+        let modules = checked.own_modules().map(|(_, file)| {
+            (module_name(file), (PathBuf::from(&file.name), file.name.clone(), Arc::clone(&file.text)))
+        });
+        let program = (path.to_path_buf(), source.name.clone(), Arc::clone(&source.text));
+        Texts { program, modules: modules.collect() }
+    }
+
+    fn changes(self, after: &Source) -> Vec<Change> {
+        let modules = self.modules.into_iter().filter_map(|(name, file)| {
+            let now = after.modules.get(&name)?;
+            Some((file, Arc::clone(now)))
+        });
+        let all = std::iter::once((self.program, Arc::clone(&after.text))).chain(modules);
+        all.filter(|((_, _, before), after)| before != after)
+            .map(|((path, name, before), after)| Change { path, name, before, after })
+            .collect()
+    }
+}
+
+/// A fix that was made, and the names of the files that it changed beside the program's own.
+struct Applied {
+    fix: Fix,
+    elsewhere: Vec<String>,
+}
+
+/// A program after all changes that help, what was done, and what is known of it then.
+struct Improved {
+    source: Source,
+    applied: Vec<Applied>,
+    last: Checked,
+}
+
 fn improve(
     engine: &Engine,
     source: &Source,
     options: &CompileOptions,
     first: Checked,
-) -> (String, Vec<Fix>, Checked) {
-    let mut text = source.text.to_string();
+    only_program: bool,
+) -> Improved {
+    let mut source = source.clone();
     let mut checked = first;
     let mut applied = Vec::new();
     for _ in 0..ROUNDS {
-        let Some(fix) = best(&checked.diagnostics) else { break };
-        let Some(next) = diagnose::apply(&text, &fix.edits) else { break };
-        let again = engine.check(Source { text: next.as_str().into(), ..source.clone() }, options);
+        let program = checked.ast.file;
+        let may = |fix: &Fix| !only_program || fix.edits.iter().all(|e| e.span.file == program);
+        let Some(fix) = best(&checked.diagnostics, may) else { break };
+        let Some(texts) = diagnose::apply_all(&checked.sources, &fix.edits) else { break };
+        let mut next = source.clone();
+        let mut elsewhere = Vec::new();
+        for (id, text) in texts {
+            match checked.sources.get(id) {
+                Some(file) if id != program => {
+                    elsewhere.push(file.name.clone());
+                    next.modules.insert(module_name(file), text.into());
+                }
+                _ => next.text = text.into(),
+            }
+        }
+        let again = engine.check(next.clone(), options);
         // A fix was planned before it was offered; should it not keep its promise, it is not made.
         let kept = again
             .plans
@@ -95,17 +168,17 @@ fn improve(
         if !kept || is_broken || again.plans.len() != checked.plans.len() {
             break;
         }
-        applied.push(fix);
-        text = next;
+        applied.push(Applied { fix, elsewhere });
+        source = next;
         checked = again;
     }
-    (text, applied, checked)
+    Improved { source, applied, last: checked }
 }
 
 /// The fix that saves most, of those that `tg fix` may make: those that raise the worst legal order
 /// come after all others.
-fn best(diagnostics: &[Diagnostic]) -> Option<Fix> {
-    let fixes = diagnostics.iter().flat_map(|d| &d.fixes).filter(|f| f.keeps_results());
+fn best(diagnostics: &[Diagnostic], may: impl Fn(&Fix) -> bool) -> Option<Fix> {
+    let fixes = diagnostics.iter().flat_map(|d| &d.fixes).filter(|f| f.keeps_results() && may(f));
     let ranked = fixes.filter_map(|f| {
         let s = f.savings?;
         let (gains, rises) = (s.saves_bytes(), s.raises_worst());
@@ -117,16 +190,32 @@ fn best(diagnostics: &[Diagnostic]) -> Option<Fix> {
     ranked.max_by_key(|(key, _)| *key).map(|(_, f)| f.clone())
 }
 
-/// Replaces a file whose text is still the one that was read.
-fn write(path: &Path, before: &str, after: &str) -> Result<(), Error> {
+/// Replaces files whose texts are still those that were read: all of them, or none where one cannot be
+/// written.
+fn write_all(changes: &[Change]) -> Result<(), Error> {
     let fault = |message: String| {
         let diagnostic = Diagnostic::error(codes::FILE, Span::default(), message);
-        Error::new(vec![diagnostic], std::sync::Arc::new(crate::source::SourceMap::new()))
+        Error::new(vec![diagnostic], Arc::new(crate::source::SourceMap::new()))
     };
-    let name = path.display();
-    let now = std::fs::read(path).map_err(|error| fault(format!("cannot read `{name}` again: {error}")))?;
-    if now != before.as_bytes() {
-        return Err(fault(format!("`{name}` changed while fixes were looked for: nothing was written")));
+    for change in changes {
+        let name = &change.name;
+        let now = std::fs::read(&change.path)
+            .map_err(|error| fault(format!("cannot read `{name}` again: {error}")))?;
+        if now != change.before.as_bytes() {
+            return Err(fault(format!("`{name}` changed while fixes were looked for: nothing was written")));
+        }
     }
-    write_atomically(path, |file| file.write_all(after.as_bytes())).map_err(|error| fault(error.to_string()))
+    let write = |path: &Path, text: &str| write_atomically(path, |file| file.write_all(text.as_bytes()));
+    for (k, change) in changes.iter().enumerate() {
+        if let Err(error) = write(&change.path, &change.after) {
+            let mut message = error.to_string();
+            for done in changes.iter().take(k) {
+                if write(&done.path, &done.before).is_err() {
+                    message.push_str(&format!("; `{}` is changed already", done.name));
+                }
+            }
+            return Err(fault(message));
+        }
+    }
+    Ok(())
 }

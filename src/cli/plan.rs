@@ -23,7 +23,11 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         Ok(source) => {
             // People who ask for a plan want to see that; what to change is the business of `check`.
             let memory = diagnose::Options { fixes: !args.no_fixes, ..Default::default() };
-            let options = CompileOptions { memory: args.json.then_some(memory), ..args.compile.options() };
+            let options = CompileOptions {
+                memory: args.json.then_some(memory),
+                target: args.target.into(),
+                ..args.compile.options()
+            };
             Engine::new().check(source, &options)
         }
         Err(error) => return run::fail(&error, output),
@@ -83,7 +87,10 @@ fn plans(args: &args::Plan, order: OrderKind, checked: &Checked) -> Result<Vec<A
     if order == OrderKind::Best {
         return Ok(checked.plans.iter().filter(|p| is_wanted(&p.name)).map(Arc::clone).collect());
     }
-    let options = PlanOptions { schedule: schedule::Options { order, ..Default::default() } };
+    let options = PlanOptions {
+        schedule: schedule::Options { order, ..Default::default() },
+        target: args.target.into(),
+    };
     let again = checked.graphs.iter().filter(|(name, _)| is_wanted(name)).map(|(name, graph)| {
         let mut plan = lower::plan(graph, name, &options)
             .map_err(|error| fault(Diagnostic::error(codes::INTERNAL, Span::default(), error.message)))?;
@@ -158,7 +165,8 @@ fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked, full: bool) -> Strin
             let report = report::plan::report(plan, &checked.sources);
             let dims = dims(plan, checked);
             let diagnostics = of_step(&plan.name, checked);
-            let mut step = report::plan::json(&report, "cpu", &dims, 0, &diagnostics, &checked.sources);
+            let mut step =
+                report::plan::json(&report, plan.target.name(), &dims, 0, &diagnostics, &checked.sources);
             if full {
                 report::plan::full(&mut step, plan, &checked.sources);
             }

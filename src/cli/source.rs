@@ -46,7 +46,9 @@ fn read_file(path: &Path) -> Result<Source, Error> {
         if let Some(other) = similar(path) {
             diagnostic = diagnostic.help(format!("did you mean `{}`?", other.display()));
         }
-        about_no_place(diagnostic)
+        let mut sources = SourceMap::new();
+        sources.add(name.as_str(), "");
+        Error::new(vec![diagnostic], Arc::new(sources))
     })?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),

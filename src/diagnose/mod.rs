@@ -19,7 +19,8 @@ mod trial;
 use std::sync::Arc;
 
 pub(crate) use blame::Keeper;
-pub use tree::apply;
+pub use tree::{apply, apply_all};
+pub use trial::Texts;
 
 use crate::{
     codes,
@@ -29,6 +30,7 @@ use crate::{
     ir::Graph,
     plan::Plan,
     report::Bytes,
+    syntax::ast::Ast,
 };
 use facts::Facts;
 use finding::{Accept, Candidate, Finding};
@@ -69,20 +71,19 @@ pub fn is_contract(code: Code) -> bool {
     code == codes::OVER_PEAK || code == codes::OVER_PEAK_IN_SOME_ORDER
 }
 
-/// Looks for what a program keeps alive too long. `text` is the text it was compiled from;
-/// `recompile` compiles another one with the same options. Sets fixes on errors about the peak that
-/// are among the program's diagnostics.
+/// Looks for what a program keeps alive too long. `ast` is the tree of the program and of its own
+/// modules; `recompile` compiles it with other texts and the same options. Sets fixes on errors about
+/// the peak that are among the program's diagnostics.
 pub fn diagnose(
     checked: &mut Checked,
-    text: &str,
+    ast: &Ast,
     options: &Options,
     recompile: Recompile<'_>,
     cancel: &CancelToken,
 ) -> Found {
-    let ast = Arc::clone(&checked.ast);
-    let tree = Tree::new(&ast, text);
     let sources = Arc::clone(&checked.sources);
-    let mut trials = Trials::new(checked, text, recompile, cancel);
+    let tree = Tree::new(ast, &sources);
+    let mut trials = Trials::new(checked, recompile, cancel);
     let mut pending: Vec<(usize, Finding)> = Vec::new();
     for finding in kinds::of_script(&tree, &checked.plans) {
         pending.push((usize::MAX, finding));

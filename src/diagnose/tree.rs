@@ -1,11 +1,13 @@
-//! The syntax tree of the program, asked by place: what stands where, inside of what, and the edits
-//! that wrap it or unwrap it.
+//! The syntax tree of the program and of its own modules, asked by place: what stands where, inside of
+//! what, and the edits that wrap it or unwrap it.
+
+use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
 
 use crate::{
     diagnostic::Edit,
-    source::Span,
+    source::{FileId, SourceMap, Span},
     syntax::{
         ast::{Ast, Block, ExprId, ExprKind, FnDecl, StmtId, StmtKind},
         children::Child,
@@ -15,23 +17,32 @@ use crate::{
 /// A tree with the parent of every node.
 pub struct Tree<'a> {
     pub ast: &'a Ast,
-    text: &'a str,
+    sources: &'a SourceMap,
     expr_parents: Vec<Option<Child>>,
     stmt_parents: Vec<Option<Child>>,
     /// The innermost expression of exactly this range.
-    by_range: FxHashMap<(u32, u32), ExprId>,
+    by_range: FxHashMap<Span, ExprId>,
+    /// The files that the tree is of: those of the program, which may be edited.
+    own: Vec<FileId>,
 }
 
 impl<'a> Tree<'a> {
-    /// `text` is the text that `ast` was parsed from.
-    pub fn new(ast: &'a Ast, text: &'a str) -> Tree<'a> {
+    /// `sources` hold the texts that `ast` was parsed from.
+    pub fn new(ast: &'a Ast, sources: &'a SourceMap) -> Tree<'a> {
         let mut tree = Tree {
             ast,
-            text,
+            sources,
             expr_parents: vec![None; ast.exprs.len()],
             stmt_parents: vec![None; ast.stmts.len()],
             by_range: FxHashMap::default(),
+            own: vec![ast.file],
         };
+        for &stmt in &ast.body {
+            let file = ast.stmt(stmt).span.file;
+            if !tree.own.contains(&file) {
+                tree.own.push(file);
+            }
+        }
         let mut todo: Vec<(Child, Option<Child>)> =
             ast.body.iter().rev().map(|&s| (Child::Stmt(s), None)).collect();
         while let Some((child, parent)) = todo.pop() {
@@ -42,7 +53,7 @@ impl<'a> Tree<'a> {
                         *entry = parent;
                     }
                     let span = ast.expr(id).span;
-                    tree.by_range.insert((span.start, span.end), id);
+                    tree.by_range.insert(span, id);
                     ast.expr(id).kind.for_each_child(&mut push);
                 }
                 Child::Stmt(id) => {
@@ -56,14 +67,24 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    /// The text of a span of this file.
+    /// The text of a span.
     pub fn text(&self, span: Span) -> &'a str {
-        self.text.get(span.start as usize..span.end as usize).unwrap_or_default()
+        self.sources.text(span)
     }
 
-    /// The expression of exactly this span; `None` in other files.
+    /// Whether a place is in a file of the program: not in the library.
+    pub fn is_own(&self, span: Span) -> bool {
+        self.own.contains(&span.file)
+    }
+
+    /// The text of the file of a span.
+    fn whole_text(&self, span: Span) -> &'a str {
+        self.sources.get(span.file).map_or("", |f| &*f.text)
+    }
+
+    /// The expression of exactly this span; `None` in files of the library.
     pub fn expr_at(&self, span: Span) -> Option<ExprId> {
-        (span.file == self.ast.file).then(|| self.by_range.get(&(span.start, span.end)).copied()).flatten()
+        self.by_range.get(&span).copied()
     }
 
     pub fn parent(&self, child: Child) -> Option<Child> {
@@ -108,16 +129,17 @@ impl<'a> Tree<'a> {
 
     /// The last `let` of a name before an expression.
     pub fn binding_of(&self, at: ExprId, name: &str) -> Option<StmtId> {
-        let start = self.ast.expr(at).span.start;
+        let at = self.ast.expr(at).span;
         let lets = self.statements(
             |s| matches!(s, StmtKind::Let { names, .. } if names.iter().any(|n| &*n.name == name)),
         );
-        lets.into_iter().rev().find(|&s| self.ast.stmt(s).span.end <= start)
+        let is_before = |s: Span| s.file == at.file && s.end <= at.start;
+        lets.into_iter().rev().find(|&s| is_before(self.ast.stmt(s).span))
     }
 
     /// The blanks that the line of a place starts with.
-    pub fn indent(&self, at: u32) -> &'a str {
-        let before = self.text.get(..at as usize).unwrap_or_default();
+    pub fn indent(&self, at: Span) -> &'a str {
+        let before = self.whole_text(at).get(..at.start as usize).unwrap_or_default();
         let line = before.rsplit('\n').next().unwrap_or_default();
         line.get(..line.len() - line.trim_start().len()).unwrap_or_default()
     }
@@ -129,7 +151,7 @@ impl<'a> Tree<'a> {
             .filter(|&id| self.expr_parents.get(id.0 as usize).is_some_and(Option::is_some))
             .filter(|&id| wanted(&self.ast.expr(id).kind))
             .collect();
-        found.sort_by_key(|&id| self.ast.expr(id).span.start);
+        found.sort_by_key(|&id| self.ast.expr(id).span);
         found
     }
 
@@ -139,7 +161,7 @@ impl<'a> Tree<'a> {
             .map(StmtId)
             .filter(|&id| wanted(&self.ast.stmt(id).kind))
             .collect();
-        found.sort_by_key(|&id| self.ast.stmt(id).span.start);
+        found.sort_by_key(|&id| self.ast.stmt(id).span);
         found
     }
 
@@ -214,8 +236,9 @@ impl<'a> Tree<'a> {
     /// Takes a whole statement away, with its line where it has one for itself.
     pub fn remove_statement(&self, stmt: StmtId) -> Edit {
         let span = self.ast.stmt(stmt).span;
-        let before = self.text.get(..span.start as usize).unwrap_or_default();
-        let after = self.text.get(span.end as usize..).unwrap_or_default();
+        let text = self.whole_text(span);
+        let before = text.get(..span.start as usize).unwrap_or_default();
+        let after = text.get(span.end as usize..).unwrap_or_default();
         let indent = before.len() - before.trim_end_matches([' ', '\t']).len();
         let is_first = before.trim_end_matches([' ', '\t']).ends_with('\n');
         let rest = after.find('\n').map_or(after, |end| after.get(..=end).unwrap_or(after));
@@ -253,20 +276,32 @@ pub fn apply(text: &str, edits: &[Edit]) -> Option<String> {
     Some(out)
 }
 
+/// The files that edits change, with their texts after it; `None` where [`apply`] refuses.
+pub fn apply_all(sources: &SourceMap, edits: &[Edit]) -> Option<Vec<(FileId, String)>> {
+    let files: BTreeSet<FileId> = edits.iter().map(|e| e.span.file).collect();
+    let of_file = |file: FileId| {
+        let here: Vec<Edit> = edits.iter().filter(|e| e.span.file == file).cloned().collect();
+        Some((file, apply(&sources.get(file)?.text, &here)?))
+    };
+    files.into_iter().map(of_file).collect()
+}
+
 /// Whether two lists of edits can be made together: no text belongs to both.
 pub fn are_apart(a: &[Edit], b: &[Edit]) -> bool {
-    let bounds = |edits: &[Edit]| {
-        let start = edits.iter().map(|e| e.span.start).min().unwrap_or(0);
-        (start, edits.iter().map(|e| e.span.end).max().unwrap_or(0))
+    let bounds = |edits: &[Edit], file: FileId| {
+        let here = edits.iter().filter(|e| e.span.file == file).map(|e| (e.span.start, e.span.end));
+        here.reduce(|all, one| (all.0.min(one.0), all.1.max(one.1)))
     };
-    let ((a_start, a_end), (b_start, b_end)) = (bounds(a), bounds(b));
-    a_end < b_start || b_end < a_start
+    let mut files = a.iter().map(|e| e.span.file);
+    files.all(|file| match (bounds(a, file), bounds(b, file)) {
+        (Some((a_start, a_end)), Some((b_start, b_end))) => a_end < b_start || b_end < a_start,
+        _ => true,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::FileId;
 
     fn edit(start: u32, end: u32, text: &str) -> Edit {
         Edit { span: Span { file: FileId(0), start, end }, text: text.into() }
@@ -283,6 +318,17 @@ mod tests {
         assert_eq!(apply("abcdef", &[edit(0, 3, ""), edit(2, 4, "")]), None);
         assert_eq!(apply("abc", &[edit(2, 9, "")]), None);
         assert_eq!(apply("é", &[edit(1, 2, "")]), None);
+    }
+
+    #[test]
+    fn edits_of_two_files_change_both_and_never_meet() {
+        let mut sources = SourceMap::new();
+        let (a, b) = (sources.add("a.tg", "abc"), sources.add("b.tg", "abc"));
+        let at = |file, start, end, text: &str| Edit { span: Span { file, start, end }, text: text.into() };
+        let edits = [at(b, 0, 1, "x"), at(a, 2, 3, "y")];
+        assert_eq!(apply_all(&sources, &edits), Some(vec![(a, "aby".into()), (b, "xbc".into())]));
+        assert!(are_apart(&edits[..1], &edits[1..]) && !are_apart(&edits, &edits[1..]));
+        assert_eq!(apply_all(&sources, &[at(b, 2, 9, "")]), None);
     }
 
     #[test]

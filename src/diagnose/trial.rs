@@ -12,6 +12,7 @@ use crate::{
     guard::CancelToken,
     plan::Plan,
     schedule::{self, WorstOptions},
+    source::{FileId, SourceMap, Span},
     syntax::ast::StmtKind,
 };
 
@@ -21,19 +22,22 @@ const NODES: usize = 150_000;
 const FEWEST: usize = 3;
 const MOST: usize = 24;
 
-/// Compiles a text as the program that is looked at.
-pub type Recompile<'a> = &'a dyn Fn(String) -> Checked;
+/// Texts that files have after a change; all others stay as they are.
+pub type Texts = Vec<(FileId, String)>;
+
+/// Compiles the program that is looked at, with other texts.
+pub type Recompile<'a> = &'a dyn Fn(&Texts) -> Checked;
 
 /// The program before, and what changes of it gave.
 pub struct Trials<'a> {
-    text: &'a str,
+    sources: Arc<SourceMap>,
     recompile: Recompile<'a>,
     cancel: &'a CancelToken,
     before: Vec<Arc<Plan>>,
-    /// Which `ensure` of the text fail already.
-    broken: Vec<Option<usize>>,
+    /// Which `ensure` of the texts fail already.
+    broken: Vec<Contract>,
     left: usize,
-    done: FxHashMap<String, Option<Outcome>>,
+    done: FxHashMap<Texts, Option<Outcome>>,
     worst: FxHashMap<usize, u64>,
 }
 
@@ -44,15 +48,10 @@ pub struct Outcome {
 }
 
 impl<'a> Trials<'a> {
-    pub fn new(
-        checked: &Checked,
-        text: &'a str,
-        recompile: Recompile<'a>,
-        cancel: &'a CancelToken,
-    ) -> Trials<'a> {
+    pub fn new(checked: &Checked, recompile: Recompile<'a>, cancel: &'a CancelToken) -> Trials<'a> {
         let nodes: usize = checked.plans.iter().map(|p| p.graph.len()).sum();
         Trials {
-            text,
+            sources: Arc::clone(&checked.sources),
             recompile,
             cancel,
             before: checked.plans.clone(),
@@ -75,17 +74,17 @@ impl<'a> Trials<'a> {
     /// Plans the program with the edits made. `None` where it does not compile, where a step other
     /// than `step` gets a higher peak, or where no more may be tried.
     pub fn run(&mut self, edits: &[Edit], step: usize) -> Option<Outcome> {
-        let text = tree::apply(self.text, edits)?;
-        if let Some(known) = self.done.get(&text) {
+        let texts = tree::apply_all(&self.sources, edits)?;
+        if let Some(known) = self.done.get(&texts) {
             return known.clone();
         }
         if !self.may_go_on() {
             return None;
         }
         self.left -= 1;
-        let checked = (self.recompile)(text.clone());
+        let checked = (self.recompile)(&texts);
         let outcome = self.outcome(&checked, step);
-        self.done.insert(text, outcome.clone());
+        self.done.insert(texts, outcome.clone());
         outcome
     }
 
@@ -131,12 +130,21 @@ impl<'a> Trials<'a> {
     }
 }
 
-/// Which of the `ensure` statements of a text fail, counted from its start.
-fn broken(checked: &Checked) -> Vec<Option<usize>> {
-    let stmts = checked.ast.stmts.iter();
+/// An `ensure`: the name of its file, and the how many-th of the file it is.
+type Contract = (String, Option<usize>);
+
+/// Which of the `ensure` statements of a program fail.
+fn broken(checked: &Checked) -> Vec<Contract> {
+    let ast = checked.whole_ast();
+    let stmts = ast.stmts.iter();
     let mut ensures: Vec<_> =
         stmts.filter(|s| matches!(s.kind, StmtKind::Ensure { .. })).map(|s| s.span).collect();
-    ensures.sort_by_key(|s| s.start);
+    ensures.sort_unstable();
     let failed = checked.diagnostics.iter().filter(|d| super::is_contract(d.code));
-    failed.map(|d| ensures.iter().position(|s| *s == d.primary.span)).collect()
+    let contract = |at: Span| {
+        let mut here = ensures.iter().filter(|s| s.file == at.file);
+        let name = checked.sources.get(at.file).map(|f| f.name.clone());
+        (name.unwrap_or_default(), here.position(|s| *s == at))
+    };
+    failed.map(|d| contract(d.primary.span)).collect()
 }

@@ -6,29 +6,32 @@ use crate::{
     codes,
     diagnostic::{Diagnostic, Severity},
     source::Span,
-    syntax::ast::{Ast, Stmt, StmtId, StmtKind},
+    syntax::ast::{Ast, Stmt, StmtKind},
 };
 
-/// Removes the warnings and notes that the program allows. Errors stay.
+/// Removes the warnings and notes that the program and its modules allow. Errors stay.
 pub fn filter(ast: &Ast, diagnostics: &mut Vec<Diagnostic>) {
-    let mut allowed: Vec<(String, Option<Span>)> = Vec::new();
-    collect(ast, &ast.body, &mut allowed);
-    if let Some(&first) = ast.body.first()
-        && let StmtKind::Allow(codes) = &ast.stmt(first).kind
-    {
-        allowed.extend(codes.iter().map(|c| (c.name.to_string(), None)));
+    let mut allowed = next_of_each(ast);
+    let mut file = None;
+    for &id in &ast.body {
+        let stmt = ast.stmt(id);
+        let is_first = file.replace(stmt.span.file) != Some(stmt.span.file);
+        if let (true, StmtKind::Allow(codes)) = (is_first, &stmt.kind) {
+            let whole = Span { file: stmt.span.file, start: 0, end: u32::MAX };
+            allowed.extend(codes.iter().map(|c| (c.name.to_string(), whole)));
+        }
     }
     let unknown: Vec<Diagnostic> = unknown_codes(ast);
     diagnostics.retain(|d| {
-        d.severity == Severity::Error
-            || d.primary.span.file != ast.file
-            || !allowed.iter().any(|(code, span)| {
-                code == d.code.0
-                    && span.is_none_or(|s| s.start <= d.primary.span.start && d.primary.span.end <= s.end)
-            })
+        let at = d.primary.span;
+        let is_here = |s: &Span| s.file == at.file && s.start <= at.start && at.end <= s.end;
+        d.severity == Severity::Error || !allowed.iter().any(|(code, s)| code == d.code.0 && is_here(s))
     });
     diagnostics.extend(unknown);
 }
+
+/// A code, and the text in which it is allowed.
+type Allowed = (String, Span);
 
 /// Warnings for the words in `allow` that are no codes.
 fn unknown_codes(ast: &Ast) -> Vec<Diagnostic> {
@@ -50,19 +53,20 @@ fn unknown_codes(ast: &Ast) -> Vec<Diagnostic> {
         .collect()
 }
 
-fn collect(ast: &Ast, stmts: &[StmtId], into: &mut Vec<(String, Option<Span>)>) {
-    for (k, &id) in stmts.iter().enumerate() {
-        match &ast.stmt(id).kind {
-            StmtKind::Allow(codes) => {
-                if let Some(&next) = stmts.get(k + 1) {
-                    let span = ast.stmt(next).span;
-                    into.extend(codes.iter().map(|c| (c.name.to_string(), Some(span))));
-                }
-            }
-            StmtKind::Fn(decl) | StmtKind::Step(decl) => collect(ast, &decl.body.stmts, into),
-            StmtKind::Model(decl) => collect(ast, &decl.body, into),
-            StmtKind::For { body, .. } | StmtKind::With { body, .. } => collect(ast, &body.stmts, into),
-            _ => {}
+/// What each `allow` covers: the statement or the result that follows it.
+fn next_of_each(ast: &Ast) -> Vec<Allowed> {
+    let allows = ast.stmts.iter().filter_map(|stmt| match &stmt.kind {
+        StmtKind::Allow(codes) => Some((stmt.span, codes)),
+        _ => None,
+    });
+    let mut all = Vec::new();
+    for (at, codes) in allows {
+        let spans = ast.stmts.iter().map(|s| s.span).chain(ast.exprs.iter().map(|e| e.span));
+        let behind = spans.filter(|s| s.file == at.file && s.start >= at.end);
+        // Of what starts there, the outermost.
+        if let Some(next) = behind.min_by_key(|s| (s.start, std::cmp::Reverse(s.end))) {
+            all.extend(codes.iter().map(|c| (c.name.to_string(), next)));
         }
     }
+    all
 }

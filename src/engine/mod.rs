@@ -22,16 +22,22 @@ mod parameters;
 mod program;
 mod session;
 mod stack;
+mod together;
 mod value;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 pub use crate::check::{Limits, Planning};
-pub use crate::exec::cpu::{TensorMut, TensorRef};
+pub use crate::exec::{
+    Device,
+    cpu::{TensorMut, TensorRef},
+    cuda::Stats as DeviceStats,
+};
 pub use crate::guard::CancelToken;
 pub use crate::ops::HostOp;
 pub use crate::schedule::OrderKind;
@@ -41,7 +47,8 @@ use crate::{
     diagnostic::{Diagnostic, Error, Severity},
     exec::comm,
     guard,
-    source::{FileId, SourceMap, Span},
+    plan::Target,
+    source::{FileId, SourceFile, SourceMap, Span},
     syntax::{self, ast::Ast},
 };
 
@@ -55,14 +62,6 @@ pub use program::{Checked, Program};
 pub use session::{Evaluated, Session, Variable};
 pub use value::{Object, Value, WrongKind};
 
-/// What runs a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Device {
-    /// All cores of this machine; always there.
-    #[default]
-    Cpu,
-}
-
 /// A program's text, its name for reports, and the folder that its paths start from.
 #[derive(Debug, Clone)]
 pub struct Source {
@@ -72,6 +71,9 @@ pub struct Source {
     pub text: Arc<str>,
     /// Where relative paths of the script start, and where its modules are.
     pub directory: PathBuf,
+    /// Texts that stand for modules of that folder, by name: `layers` for `layers.tg`. Other modules
+    /// are read from their files.
+    pub modules: BTreeMap<String, Arc<str>>,
 }
 
 impl Source {
@@ -91,17 +93,29 @@ impl Source {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
             _ => PathBuf::from("."),
         };
-        Ok(Source { name: path.display().to_string(), text: text.into(), directory })
+        let source = Source::text(path.display().to_string(), text);
+        Ok(source.in_directory(directory))
     }
 
     /// A text with a name; paths in it start from the current folder.
     pub fn text(name: impl Into<String>, text: impl Into<Arc<str>>) -> Source {
-        Source { name: name.into(), text: text.into(), directory: PathBuf::from(".") }
+        Source {
+            name: name.into(),
+            text: text.into(),
+            directory: PathBuf::from("."),
+            modules: BTreeMap::new(),
+        }
     }
 
     /// The same text, with paths that start from another folder.
     pub fn in_directory(mut self, directory: impl Into<PathBuf>) -> Source {
         self.directory = directory.into();
+        self
+    }
+
+    /// Gives the text of a module instead of its file: what an editor has not saved yet, say.
+    pub fn with_module(mut self, name: impl Into<String>, text: impl Into<Arc<str>>) -> Source {
+        self.modules.insert(name.into(), text.into());
         self
     }
 }
@@ -131,6 +145,8 @@ pub struct CompileOptions {
     pub order: OrderKind,
     /// Instead of the engine's: how many ranks run the program.
     pub world: Option<u32>,
+    /// For which device steps are planned.
+    pub target: Target,
     /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
     /// no advice.
     pub memory: Option<diagnose::Options>,
@@ -244,9 +260,9 @@ impl Engine {
         if let Some(memory) = &options.memory {
             self.look_at_memory(&mut checked, &source, options, memory);
         }
-        let ast = Arc::clone(&checked.ast);
-        allow::filter(&ast, &mut checked.diagnostics);
+        allow::filter(&checked.whole_ast(), &mut checked.diagnostics);
         checked.diagnostics.sort_by_key(|d| (d.primary.span.file, d.primary.span.start, d.severity));
+        together::join(&mut checked.diagnostics, &checked.sources);
         checked
     }
 
@@ -263,16 +279,35 @@ impl Engine {
             return;
         }
         let again = CompileOptions { planning: Planning::Quick, memory: None, ..options.clone() };
-        let recompile = |text: String| self.judge(Source { text: text.into(), ..source.clone() }, &again);
+        // What files hold may change meanwhile: all trials are about the texts that were read.
+        let mut read = source.clone();
+        for (_, file) in checked.own_modules() {
+            read.modules.insert(module_name(file), Arc::clone(&file.text));
+        }
+        let (program, sources) = (checked.ast.file, Arc::clone(&checked.sources));
+        let recompile = |texts: &diagnose::Texts| {
+            let mut changed = read.clone();
+            for (id, text) in texts {
+                let text: Arc<str> = text.as_str().into();
+                match sources.get(*id) {
+                    Some(file) if *id != program => drop(changed.modules.insert(module_name(file), text)),
+                    _ => changed.text = text,
+                }
+            }
+            self.judge(changed, &again)
+        };
         diagnose::note_on_low_peak(checked);
-        let found = diagnose::diagnose(checked, &source.text, memory, &recompile, &options.cancel);
+        let ast = checked.whole_ast();
+        let found = diagnose::diagnose(checked, &ast, memory, &recompile, &options.cancel);
         checked.diagnostics.extend(found.diagnostics);
         checked.hidden = found.hidden;
     }
 
     /// Types, plans and contracts of a program.
     fn judge(&self, source: Source, options: &CompileOptions) -> Checked {
-        let settings = self.settings(&source.directory, options);
+        let mut settings = self.settings(&source.directory, options);
+        let modules = Arc::new(source.modules.clone());
+        settings.modules = Arc::clone(&modules);
         let (base, file, ast, mut diagnostics) = parse(&source);
         diagnostics.extend(self.host_names(file));
         let ast = Arc::new(ast);
@@ -286,6 +321,7 @@ impl Engine {
             hidden: 0,
             base: base.clone(),
             directory: source.directory,
+            modules,
             cache: Arc::clone(&settings.plans),
         };
         // What did not parse is known as lost, so the rest is judged all the same.
@@ -338,11 +374,13 @@ impl Engine {
     }
 
     fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
+        let device = self.device.resolved();
         Settings {
             seed: options.seed.unwrap_or(self.seed),
             limits: self.limits,
             sets: options.sets.clone(),
             directory: directory.to_path_buf(),
+            modules: Arc::default(),
             resume: options.resume,
             planning: options.planning,
             cancel: options.cancel.clone(),
@@ -350,6 +388,8 @@ impl Engine {
             plans: Arc::default(),
             order: options.order,
             world: self.world_of(options),
+            target: device.target().unwrap_or(options.target),
+            device,
         }
     }
 
@@ -364,6 +404,13 @@ impl Engine {
             })
             .collect()
     }
+}
+
+/// The name by which a program uses a file beside it.
+#[must_use]
+pub(crate) fn module_name(file: &SourceFile) -> String {
+    let stem = Path::new(&file.name).file_stem();
+    stem.map_or_else(String::new, |s| s.to_string_lossy().into_owned())
 }
 
 fn parse(source: &Source) -> (SourceMap, FileId, Ast, Vec<Diagnostic>) {

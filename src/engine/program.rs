@@ -1,18 +1,25 @@
 //! A compiled program.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{CompileOptions, Engine, Session};
 use crate::{
     check::{Evaluator, Mode, PlanCache, Written, closest},
     codes,
     diagnostic::{Diagnostic, Error},
-    exec::comm::{Alone, Comm, MAX_THREADS, threads},
+    exec::{
+        Device, Runner,
+        comm::{Alone, Comm, MAX_THREADS, threads},
+    },
     guard::CancelToken,
     ir::Graph,
     plan::Plan,
-    source::{SourceMap, Span},
-    syntax::ast::Ast,
+    source::{FileId, SourceFile, SourceMap, Span},
+    syntax::{self, ast::Ast},
 };
 
 /// What is known of a program after it was judged, whether it is right or not.
@@ -35,6 +42,8 @@ pub struct Checked {
     /// The texts before modules were loaded.
     pub(super) base: SourceMap,
     pub(super) directory: PathBuf,
+    /// Texts of modules that the program came with.
+    pub(super) modules: Arc<BTreeMap<String, Arc<str>>>,
     /// The plans, for sessions.
     pub(super) cache: Arc<PlanCache>,
 }
@@ -43,6 +52,24 @@ impl Checked {
     /// Whether nothing is wrong with the program.
     pub fn is_sound(&self) -> bool {
         !self.diagnostics.iter().any(Diagnostic::is_error)
+    }
+
+    /// The files beside the program that it uses: not those of the library, nor the program itself
+    /// where a module uses it.
+    pub fn own_modules(&self) -> impl Iterator<Item = (FileId, &SourceFile)> {
+        let own_name = |file: &SourceFile| Path::new(&file.name).file_name().map(|n| n.to_os_string());
+        let program = self.sources.get(self.ast.file).and_then(own_name);
+        let others = self.sources.files().filter(|(id, file)| *id != self.ast.file && !file.is_library);
+        others.filter(move |(_, file)| own_name(file) != program)
+    }
+
+    /// One tree of the program and of the modules beside it; ids of [`Checked::ast`] hold in it.
+    pub fn whole_ast(&self) -> Arc<Ast> {
+        let mut modules = self.own_modules().map(|(id, file)| (id, &*file.text)).peekable();
+        match modules.peek() {
+            None => Arc::clone(&self.ast),
+            Some(_) => Arc::new(syntax::with_files(&self.ast, modules)),
+        }
     }
 }
 
@@ -126,9 +153,22 @@ impl Program {
         }
         let mut settings = self.engine.settings(&self.checked.directory, &self.options);
         settings.plans = Arc::clone(&self.checked.cache);
+        settings.modules = Arc::clone(&self.checked.modules);
         settings.cancel = CancelToken::new();
+        // What runs is planned for what it runs on.
+        settings.target = settings.device.target().unwrap_or_default();
         let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         evaluator.comm = comm;
+        let (device, rank) = (evaluator.settings.device, evaluator.comm.rank());
+        // A device that cannot be used is an error before the script does anything.
+        if device != Device::Cpu {
+            let limit = evaluator.settings.limits.max_host_bytes;
+            evaluator.runner = Some(Runner::open(device, rank, limit).map_err(|error| {
+                let mut diagnostic = Diagnostic::error(codes::DEVICE, Span::default(), error.message);
+                diagnostic.help.extend(error.help);
+                Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
+            })?);
+        }
         Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
     }
 

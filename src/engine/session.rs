@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::{
-    CancelToken, Source, Value, internal_fault,
+    CancelToken, Device, DeviceStats, Source, Value, internal_fault,
     stack::{on_big_stack, on_this_stack},
 };
 use crate::{
@@ -228,6 +228,18 @@ impl Session {
     /// Bytes of the arena that all steps share.
     pub fn arena_bytes(&self) -> u64 {
         self.evaluator.arena_bytes()
+    }
+
+    /// Steps run on another device from here on. They are planned for it when they are called next;
+    /// parameters and states keep their values.
+    pub fn set_device(&mut self, device: Device) -> Result<(), Error> {
+        let device = device.resolved();
+        self.guarded(move |ev| ev.set_device(device))
+    }
+
+    /// What the steps that have run give a device to do, with their names and plans; empty on the CPU.
+    pub fn device_stats(&self) -> Vec<(Arc<str>, Arc<Plan>, DeviceStats)> {
+        self.evaluator.stats()
     }
 
     /// Warnings and notes since they were taken last.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::{
     ir::{Graph, Role, verify},
     ops::OpError,
-    plan::{BufferKind, Instruction, Kernel, Plan},
+    plan::{BufferKind, Instruction, Kernel, Plan, Target},
     schedule::{self, BufferId, ScheduleGraph},
 };
 
@@ -28,6 +28,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlanOptions {
     pub schedule: schedule::Options,
+    pub target: Target,
 }
 
 /// Plans a step. Errors are limits and faults of `tg`; what a program can do wrong was reported
@@ -40,13 +41,14 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
     let members = fuse::members(&groups);
     let schedule = |graph: &ScheduleGraph| schedule::schedule_with_copies(graph, &options.schedule);
     let build::Built { planned, kernels, op_nodes, buffers, outputs, persistent_bytes, views, commits } =
-        build::build(&laid, &groups, &members, &schedule)?;
+        build::build(&laid, &groups, &members, options.target, &schedule)?;
     let (schedule_graph, schedule) = (planned.resolved.graph, planned.schedule);
     // Searches end early where the host asks them to: what they leave is no plan to keep.
     OpError::if_cancelled()?;
     let instructions = schedule::instructions(&schedule_graph, &schedule.order, &schedule.overwrites);
     let mut plan = Plan {
         name: name.into(),
+        target: options.target,
         graph: Arc::new(laid.graph),
         schedule_graph,
         kernels,

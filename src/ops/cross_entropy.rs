@@ -9,18 +9,27 @@ use crate::{
     ir::{Graph, Type, ValueId},
 };
 
-/// Operands (logits: [n, classes], labels: int [n]) → (loss: [n], lse: f32 or f64 [n]). The loss is
-/// lse − logits[label]: +∞ where the label's logit is −∞. A label outside the classes is an error
-/// at run time. A row that is −∞ throughout has no gradient.
+/// Operands (logits: [n, classes], labels: int [n]) → (loss: [n], log: f32 or f64 [n]). The loss is
+/// log Σ exp(logits) − logits[label]: +∞ where the label's logit is −∞. A label outside the classes
+/// is an error at run time. A row that is −∞ throughout has no gradient.
+///
+/// `log` is log Σ exp(logits − the largest logit). The sum with the largest logit would round it away
+/// where logits are large. The largest logit counts as a constant: no value depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CrossEntropy;
 
-/// Operands (logits, labels, lse, g: [n]) → (exp(logits − lse) − onehot(labels))·g.
+/// Operands (logits, labels, log, g: [n]) → (softmax(logits) − onehot(labels))·g, where the softmax is
+/// exp(logits − the largest logit − log).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CrossEntropyGrad;
 
-/// The types of the loss and of the log-sum-exp.
+/// The types of the loss and of the logarithms.
 fn result_types(name: &str, logits: &Type, labels: &Type, args: &[&Type]) -> Result<(Type, Type), OpError> {
+    if !logits.dtype().is_float() && labels.dtype().is_float() {
+        let message =
+            format!("`{name}` takes the logits first and the labels second, got {logits} and {labels}");
+        return Err(OpError::new(message).help("swap the two: `cross_entropy(logits, labels)`"));
+    }
     expect_float(name, logits)?;
     expect_index(name, "labels", labels, args)?;
     let (&[rows, _], &[count]) = (logits.shape(), labels.shape()) else {
@@ -30,8 +39,8 @@ fn result_types(name: &str, logits: &Type, labels: &Type, args: &[&Type]) -> Res
         return Err(fault(name, args, format!("{rows} rows of logits, but {count} labels")));
     }
     let loss = logits.with_shape([rows])?;
-    let lse = loss.with_dtype(loss.dtype().accumulator())?;
-    Ok((loss, lse))
+    let log = loss.with_dtype(loss.dtype().accumulator())?;
+    Ok((loss, log))
 }
 
 impl Operation for CrossEntropy {
@@ -41,20 +50,20 @@ impl Operation for CrossEntropy {
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [logits, labels] = expect_args(self.name(), args)?;
-        let (loss, lse) = result_types(self.name(), logits, labels, args)?;
-        Ok(vec![loss, lse])
+        let (loss, log) = result_types(self.name(), logits, labels, args)?;
+        Ok(vec![loss, log])
     }
 
     fn grad(&self, graph: &mut Graph, at: &GradNode<'_>) -> Result<Gradient, OpError> {
-        let (logits, labels, lse) = (at.arg(0)?, at.arg(1)?, at.result(1)?);
+        let (logits, labels, log) = (at.arg(0)?, at.arg(1)?, at.result(1)?);
         let through_loss = match at.cotangent(0) {
-            Some(g) => Some(graph.value(CrossEntropyGrad, &[logits, labels, lse, g])?),
+            Some(g) => Some(graph.value(CrossEntropyGrad, &[logits, labels, log, g])?),
             None => None,
         };
-        // The log-sum-exp has a cotangent only in second gradients.
-        let through_lse = match at.cotangent(1) {
+        // The logarithm has a cotangent only in second gradients.
+        let through_log = match at.cotangent(1) {
             Some(g) => {
-                let p = probabilities(graph, logits, lse)?;
+                let p = probabilities(graph, logits, log)?;
                 let g = graph.along_last(g, p)?;
                 let dx = graph.mul(p, g)?;
                 let dtype = graph.ty(logits).dtype();
@@ -62,7 +71,7 @@ impl Operation for CrossEntropy {
             }
             None => None,
         };
-        let dx = match (through_loss, through_lse) {
+        let dx = match (through_loss, through_log) {
             (Some(a), Some(b)) => Some(graph.add(a, b)?),
             (a, b) => a.or(b),
         };
@@ -84,7 +93,7 @@ impl Operation for CrossEntropy {
         let loss = graph.add(loss, log)?;
         let masked = graph.equals(log, f64::NEG_INFINITY)?;
         let loss = graph.replace(masked, f64::INFINITY, loss)?;
-        Ok(vec![graph.cast(loss, dtype)?, graph.add(shift, log)?])
+        Ok(vec![graph.cast(loss, dtype)?, log])
     }
 
     fn memory(&self) -> Memory {
@@ -100,13 +109,16 @@ impl Operation for CrossEntropy {
     }
 }
 
-/// exp(logits − lse) in the accumulator's type; 0 in rows that are masked throughout.
-fn probabilities(graph: &mut Graph, logits: ValueId, lse: ValueId) -> Result<ValueId, OpError> {
+/// The softmax in the accumulator's type; 0 in rows that are masked throughout.
+fn probabilities(graph: &mut Graph, logits: ValueId, log: ValueId) -> Result<ValueId, OpError> {
     let x = graph.widen(logits)?;
-    let masked = graph.equals(lse, f64::NEG_INFINITY)?;
-    let lse = graph.replace(masked, 0.0, lse)?;
-    let lse = graph.along_last(lse, x)?;
-    let shifted = graph.sub(x, lse)?;
+    let shift = graph.fixed_row_shift(x)?;
+    let shift = graph.along_last(shift, x)?;
+    let masked = graph.equals(log, f64::NEG_INFINITY)?;
+    let log = graph.replace(masked, 0.0, log)?;
+    let log = graph.along_last(log, x)?;
+    let shifted = graph.sub(x, shift)?;
+    let shifted = graph.sub(shifted, log)?;
     graph.unary(Unary::Exp, shifted)
 }
 
@@ -116,9 +128,9 @@ impl Operation for CrossEntropyGrad {
     }
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
-        let [logits, labels, lse, g] = expect_args(self.name(), args)?;
-        let (loss, lse_type) = result_types(self.name(), logits, labels, args)?;
-        expect_type(self.name(), args, lse, &lse_type)?;
+        let [logits, labels, log, g] = expect_args(self.name(), args)?;
+        let (loss, log_type) = result_types(self.name(), logits, labels, args)?;
+        expect_type(self.name(), args, log, &log_type)?;
         expect_type(self.name(), args, g, &loss)?;
         Ok(vec![logits.clone()])
     }
@@ -128,11 +140,11 @@ impl Operation for CrossEntropyGrad {
     }
 
     fn decompose(&self, graph: &mut Graph, args: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
-        let &[logits, labels, lse, g] = args else {
+        let &[logits, labels, log, g] = args else {
             return Err(OpError::new("internal: `cross_entropy_grad` takes 4 operands"));
         };
         let dtype = graph.ty(logits).dtype();
-        let p = probabilities(graph, logits, lse)?;
+        let p = probabilities(graph, logits, log)?;
         let hit = graph.is_label(labels, p)?;
         let one_hot = {
             let wide = graph.ty(p).dtype();
@@ -142,7 +154,7 @@ impl Operation for CrossEntropyGrad {
         let g = graph.widen(g)?;
         let g = graph.along_last(g, p)?;
         let dx = graph.mul(difference, g)?;
-        let masked = graph.equals(lse, f64::NEG_INFINITY)?;
+        let masked = graph.equals(log, f64::NEG_INFINITY)?;
         let masked = graph.along_last(masked, dx)?;
         let dx = graph.replace(masked, 0.0, dx)?;
         Ok(vec![graph.cast(dx, dtype)?])

@@ -1,6 +1,6 @@
 //! What the rules of the network ops share: checks of operands and pieces of composed forms.
 
-use super::{Binary, GradNode, Iota, OpError, Pad, ReduceKind, Slice, SliceRange, Unary};
+use super::{Binary, GradNode, Iota, OpError, Pad, ReduceKind, Slice, SliceRange, StopGrad, Unary};
 use crate::ir::{DType, Graph, Type, ValueId};
 
 /// "`name` of f32[2, 3] and i32[4]: why".
@@ -148,11 +148,17 @@ impl Graph {
         self.replace(masked, 0.0, top)
     }
 
+    /// `row_shift` as a constant: for what does not depend on it, though it is computed with it.
+    pub(super) fn fixed_row_shift(&mut self, x: ValueId) -> Result<ValueId, OpError> {
+        let shift = self.row_shift(x)?;
+        self.value(StopGrad, &[shift])
+    }
+
     /// log Σ exp over the last axis, which is dropped, in two parts whose sum it is: the largest
     /// element, and the logarithm of the sum against it. The second is −∞, without a gradient, where
     /// all elements are.
     pub(super) fn log_sum_exp_parts(&mut self, x: ValueId) -> Result<(ValueId, ValueId), OpError> {
-        let shift = self.row_shift(x)?;
+        let shift = self.fixed_row_shift(x)?;
         let spread = self.along_last(shift, x)?;
         let shifted = self.sub(x, spread)?;
         let exp = self.unary(Unary::Exp, shifted)?;

@@ -12,7 +12,7 @@ use unicode_width::UnicodeWidthStr;
 use super::{
     Bytes, Style,
     excerpt::{Excerpt, excerpt},
-    fit, has_place, severity_name,
+    fit, has_place, labels, severity_name,
     style::Part,
     visible,
 };
@@ -25,8 +25,14 @@ use crate::{
 const TEXT_LIMIT: usize = 1000;
 /// How often a frame is drawn at most until it fits.
 const FITTINGS: usize = 24;
+/// The least of a source line that is shown around its labels.
+const LEAST_COLUMNS: usize = 24;
 /// Columns for notes and help: 80 less the margin.
 const FOOTER_WIDTH: usize = 74;
+/// Further places of one fault that are drawn; the lines of others are listed.
+const AGAIN_DRAWN: usize = 3;
+/// Lines that are listed.
+const AGAIN_LISTED: usize = 12;
 /// Columns for the message.
 const MESSAGE_WIDTH: usize = 78;
 /// These two stand around a file number where ariadne writes a place; `visible` keeps them out of
@@ -46,12 +52,12 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Str
     for line in lines {
         out.push_str(&format!("  {line}\n"));
     }
-    let (files, whole) = fitted(diagnostic, sources, style);
+    let files = fitted(diagnostic, sources, style);
     let frame = if files.is_empty() { None } else { draw(diagnostic.severity, &files, style) };
     match frame {
-        Some(frame) => finish(&mut out, &frame, diagnostic, &files, &whole, sources, style),
+        Some(frame) => finish(&mut out, &frame, diagnostic, &files, sources, style),
         None => {
-            for line in footer(diagnostic, &whole, sources, style) {
+            for line in footer(diagnostic, &[], sources, style) {
                 out.push_str(&format!("  {} {line}\n", style.paint(Part::Margin, "=")));
             }
         }
@@ -71,55 +77,30 @@ struct Group<'a> {
     excerpt: Excerpt,
 }
 
-/// The labels as they fit into the columns there are: long source lines cropped, label texts
-/// shortened. The whole texts of those come with it, for the notes.
-fn fitted<'a>(
-    diagnostic: &'a Diagnostic,
-    sources: &'a SourceMap,
-    style: Style,
-) -> (Vec<Group<'a>>, Vec<String>) {
+/// The labels as they fit into the columns there are: long source lines are cropped where their
+/// texts would find no room beside them.
+fn fitted<'a>(diagnostic: &'a Diagnostic, sources: &'a SourceMap, style: Style) -> Vec<Group<'a>> {
     let plain = Style { color: false, ..style };
     let mut columns = fit::WIDTH;
     let mut files = group(diagnostic, sources, style, columns);
     for _ in 0..FITTINGS {
         let Some(frame) = draw(diagnostic.severity, &files, plain) else { break };
-        let too_wide = frame.lines().map(str::trim_end).find_map(|line| {
-            let over = line.width().checked_sub(fit::WIDTH).filter(|over| *over > 0)?;
-            // A long name of a file is shown whole.
-            (!line.contains(PLACE_START)).then_some((line, over))
-        });
-        let Some((line, over)) = too_wide else { break };
-        let texts = files.iter_mut().flat_map(|g| &mut g.texts);
-        let text = texts.filter(|t| line.ends_with(t.as_str())).max_by_key(|t| t.len());
-        let room = text.as_ref().map_or(0, |t| t.width().saturating_sub(over));
-        match text {
-            Some(text) if room >= fit::LEAST || columns <= fit::WIDTH / 2 => {
-                let short = fit::shorten(text, room, ellipsis(style));
-                if short == *text {
-                    break;
-                }
-                *text = short;
-            }
-            Some(_) => {
-                columns = columns.saturating_sub((fit::LEAST - room).max(4));
-                files = group(diagnostic, sources, style, columns);
-            }
-            None => {
-                columns = columns.saturating_sub(over);
-                files = group(diagnostic, sources, style, columns);
-            }
+        // A long name of a file is shown whole.
+        let shown: String =
+            frame.lines().filter(|l| !l.contains(PLACE_START)).flat_map(|l| [l, "\n"]).collect();
+        let over = labels::excess(&shown, &texts_of(&files));
+        if over == 0 || columns <= LEAST_COLUMNS {
+            break;
         }
+        columns = columns.saturating_sub(over.max(2)).max(LEAST_COLUMNS);
+        files = group(diagnostic, sources, style, columns);
     }
-    let mut whole = Vec::new();
-    for group in &files {
-        for (label, text) in group.labels.iter().zip(&group.texts) {
-            if *text != label_text(label) {
-                let line = sources.start(label.span).line;
-                whole.push(format!("line {line}: {}", label.text));
-            }
-        }
-    }
-    (files, whole)
+    files
+}
+
+/// The texts of all labels, in the order in which they are numbered.
+fn texts_of(files: &[Group<'_>]) -> Vec<String> {
+    files.iter().flat_map(|g| g.texts.iter().cloned()).collect()
 }
 
 fn ellipsis(style: Style) -> &'static str {
@@ -144,8 +125,8 @@ fn group<'a>(
         return Vec::new();
     }
     let mut groups: Vec<(FileId, Vec<(bool, &Label)>)> = Vec::new();
-    let all =
-        std::iter::once((true, &diagnostic.primary)).chain(diagnostic.secondary.iter().map(|l| (false, l)));
+    let shown = drawn(diagnostic, sources).0;
+    let all = std::iter::once((true, &diagnostic.primary)).chain(shown.into_iter().map(|l| (false, l)));
     for (is_primary, label) in all {
         let id = label.span.file;
         match groups.iter_mut().find(|g| g.0 == id) {
@@ -171,10 +152,54 @@ fn group<'a>(
                 primary: labels.iter().position(|(is_primary, _)| *is_primary),
                 texts: labels.iter().map(|(_, l)| label_text(l)).collect(),
                 labels: labels.into_iter().map(|(_, l)| l).collect(),
-                excerpt: excerpt(&file.text, &spans, ellipsis(style), columns.max(fit::LEAST)),
+                excerpt: excerpt(&file.text, &spans, ellipsis(style), columns),
             })
         })
         .collect()
+}
+
+/// The secondary labels that are drawn: of the places of one fault the first few, one a line. Where the
+/// others are, in words.
+fn drawn<'a>(diagnostic: &'a Diagnostic, sources: &SourceMap) -> (Vec<&'a Label>, Vec<String>) {
+    let place = |l: &Label| (l.span.file, sources.start(l.span).line);
+    let mut seen = vec![place(&diagnostic.primary)];
+    let mut shown = Vec::new();
+    let mut drawn = 0;
+    let (mut lines, mut elsewhere) = (Vec::new(), Vec::new());
+    for label in &diagnostic.secondary {
+        if label.is_again() {
+            let (file, line) = place(label);
+            if seen.contains(&(file, line)) {
+                continue;
+            }
+            seen.push((file, line));
+            if file != diagnostic.primary.span.file {
+                let name = sources.get(file).map_or("", |f| f.name.as_str());
+                elsewhere.push(format!("the same in {name}, line {line}"));
+                continue;
+            }
+            drawn += 1;
+            if drawn > AGAIN_DRAWN {
+                lines.push(line);
+                continue;
+            }
+        }
+        shown.push(label);
+    }
+    elsewhere.truncate(AGAIN_DRAWN);
+    let mut notes = match lines.as_slice() {
+        [] => Vec::new(),
+        [line] => vec![format!("the same on line {line}")],
+        [first, ..] if lines.len() > AGAIN_LISTED => {
+            vec![format!("the same on {} more lines, the first of them {first}", lines.len())]
+        }
+        lines => {
+            let texts: Vec<String> = lines.iter().map(usize::to_string).collect();
+            vec![format!("the same on lines {}", texts.join(", "))]
+        }
+    };
+    notes.append(&mut elsewhere);
+    (shown, notes)
 }
 
 struct Cache(Vec<(usize, Source<String>)>);
@@ -204,9 +229,10 @@ fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String>
     // The kind is only for the first line, which is not used.
     let mut report = Report::build(ReportKind::Error, (0usize, start)).with_config(config).with_message("");
     let mut order = 0;
+    let mut text_number = 0;
     for (number, group) in files.iter().enumerate() {
         let mut line = 0;
-        for (k, (text, span)) in group.texts.iter().zip(&group.excerpt.spans).enumerate() {
+        for (k, span) in group.excerpt.spans.iter().enumerate() {
             let is_primary = group.primary == Some(k);
             let color = match (is_primary, severity) {
                 (true, Severity::Error) => Color::Red,
@@ -220,11 +246,12 @@ fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String>
             }
             report = report.with_label(
                 Drawn::new((number, span.clone()))
-                    .with_message(text.as_str())
+                    .with_message(labels::mark(text_number))
                     .with_color(color)
                     .with_order(order)
                     .with_priority(is_primary.into()),
             );
+            text_number += 1;
         }
     }
     let sources = files.iter().enumerate().map(|(i, g)| (i, Source::from(g.excerpt.text.clone()))).collect();
@@ -240,12 +267,18 @@ fn finish(
     frame: &str,
     diagnostic: &Diagnostic,
     files: &[Group<'_>],
-    whole: &[String],
     sources: &SourceMap,
     style: Style,
 ) {
-    let mut lines: Vec<String> = frame
-        .lines()
+    let placed = labels::place(frame, &texts_of(files), ellipsis(style));
+    let all: Vec<&Label> = files.iter().flat_map(|g| g.labels.iter().copied()).collect();
+    let mut whole: Vec<String> = Vec::new();
+    for label in placed.cut.iter().filter_map(|&k| all.get(k)) {
+        whole.push(format!("line {}: {}", sources.start(label.span).line, label.text));
+    }
+    let mut lines: Vec<String> = placed
+        .lines
+        .iter()
         .map(|line| join_colors(&with_place(line, files, sources)).trim_end().to_owned())
         .collect();
     let last = lines.pop();
@@ -253,7 +286,7 @@ fn finish(
     let largest = files.iter().flat_map(|g| &g.excerpt.lines).map(|l| l.end).max().unwrap_or(1);
     let width = largest.to_string().len() + 2;
     let bar = style.paint(Part::Margin, if style.unicode { "│" } else { "|" });
-    let footer = footer(diagnostic, whole, sources, style);
+    let footer = footer(diagnostic, &whole, sources, style);
     if !footer.is_empty() {
         lines.push(format!("{:width$}{bar}", ""));
     }
@@ -317,14 +350,14 @@ fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style:
             });
         }
     };
-    for text in whole.iter().chain(&diagnostic.notes) {
+    for text in whole.iter().chain(&drawn(diagnostic, sources).1).chain(&diagnostic.notes) {
         add("note", text);
     }
     for text in &diagnostic.help {
         add("help", text);
     }
     for fix in &diagnostic.fixes {
-        add("help", &fix_text(fix, sources));
+        add("help", &fix_text(fix, diagnostic, sources));
     }
     lines
 }
@@ -333,7 +366,7 @@ fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style:
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
-    for word in line.split(' ') {
+    for word in fit::words(line) {
         let columns = word.width();
         match lines.last_mut() {
             Some(last) if last.is_empty() || used + 1 + columns <= width => {
@@ -354,8 +387,11 @@ fn wrap(line: &str, width: usize) -> Vec<String> {
 }
 
 /// A fix in words: its title, what it writes if that is short, and what it was found to save.
-fn fix_text(fix: &Fix, sources: &SourceMap) -> String {
-    let mut text = fix.title.clone();
+fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+    // Where the change is not in the file that the message is about, its name is said.
+    let elsewhere = fix.edits.first().map(|e| e.span.file).filter(|f| *f != diagnostic.primary.span.file);
+    let place = elsewhere.and_then(|f| sources.get(f)).map(|f| format!("in {}: ", f.name));
+    let mut text = format!("{}{}", place.unwrap_or_default(), fix.title);
     if let [edit] = fix.edits.as_slice()
         && !edit.text.contains('\n')
         && edit.text.contains(char::is_alphanumeric)

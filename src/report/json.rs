@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{has_place, severity_name};
 use crate::{
+    codes,
     diagnostic::{Diagnostic, Edit, Fix, Label, Savings},
     source::{SourceMap, Span},
 };
@@ -25,6 +26,11 @@ pub fn value(diagnostic: &Diagnostic, sources: &SourceMap) -> Value {
     object.insert("message".into(), diagnostic.message.as_str().into());
     let is_placed = has_place(diagnostic, sources);
     place(&mut object, Some(diagnostic.primary.span).filter(|_| is_placed), sources);
+    // What is about a file as a whole has no line, and still a file.
+    let file = sources.get(diagnostic.primary.span.file).filter(|_| diagnostic.code == codes::FILE);
+    if let (false, Some(file)) = (is_placed, file) {
+        object.insert("file".into(), file.name.as_str().into());
+    }
     let labels = std::iter::once((&diagnostic.primary, true))
         .filter(|_| is_placed)
         .chain(diagnostic.secondary.iter().map(|l| (l, false)))
@@ -73,7 +79,7 @@ fn edit(edit: &Edit, sources: &SourceMap) -> Value {
     Value::Object(object)
 }
 
-/// `null` throughout for a diagnostic about no source (a file that could not be read).
+/// `null` throughout for a diagnostic about no place.
 fn place(object: &mut Map<String, Value>, span: Option<Span>, sources: &SourceMap) {
     let span = span.filter(|s| sources.get(s.file).is_some());
     let file = span.and_then(|s| sources.get(s.file));

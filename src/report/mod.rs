@@ -11,6 +11,7 @@ pub mod explain;
 mod fit;
 pub mod human;
 pub mod json;
+mod labels;
 pub mod picture;
 pub mod plan;
 pub mod short;

@@ -23,8 +23,9 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{2028}'..='\u{202e}'
             // Word joiner, invisible operators, direction isolates, deprecated format characters.
             | '\u{2060}'..='\u{206f}'
-            // Private use: `human` marks places with these two, so source text must not have them.
-            | '\u{e000}' | '\u{e001}'
+            // Private use: `human` and `labels` mark places with these, so source text must not have
+            // them.
+            | '\u{e000}'..='\u{e003}'
             // Byte order mark, interlinear annotations, tags.
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }

@@ -5,7 +5,7 @@
 //! and the graph is planned again. Only what lowers the peak is kept.
 
 use super::{
-    Bound, BufferId, OpId, Options, OrderKind, ScheduleGraph, ViewId,
+    Bound, BufferId, OpId, Options, OrderKind, Schedule, ScheduleGraph, ViewId,
     bound::{self, Proof},
     candidates::{Candidate, candidates},
     index::Index,
@@ -13,7 +13,6 @@ use super::{
     schedule_as_it_is, schedule_of, search,
     views::{Relaxed, Resolved, Source, relax, resolve, view_ids},
 };
-use crate::plan::Schedule;
 
 /// Ops that all trials of one graph may look at together. A trial keeps the order at hand and takes
 /// time in proportion to the graph.

@@ -14,6 +14,7 @@ mod graph;
 mod greedy;
 mod improve;
 mod index;
+mod outcome;
 pub mod pack;
 mod parts;
 mod place;
@@ -32,13 +33,13 @@ pub use choose::{Planned, schedule_with_copies};
 pub use graph::{
     Buffer, BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph, ViewId, ViewedBuffer,
 };
+pub use outcome::{Instruction, Schedule};
 pub use place::{Places, place};
 pub use profile::instructions;
 pub use repair::{Repair, repair};
 pub use views::{Resolved, Source, resolve};
 pub use worst::{Worst, WorstOptions, worst_order};
 
-use crate::plan::Schedule;
 use index::Index;
 
 /// Which order to take.

@@ -2,10 +2,9 @@
 //! instructions that carry it out.
 
 use super::{
-    BufferId, OpId, ScheduleGraph,
+    BufferId, Instruction, OpId, ScheduleGraph,
     index::{Index, NONE},
 };
-use crate::plan::Instruction;
 
 /// Units alive while the op at each position runs.
 #[derive(Debug, Clone)]

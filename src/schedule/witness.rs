@@ -1,14 +1,13 @@
 //! The schedule of the worst order that was found, to look at and to run.
 
 use super::{
-    OpId, Options, OrderKind, ScheduleGraph, WorstOptions,
+    OpId, Options, OrderKind, Schedule, ScheduleGraph, WorstOptions,
     index::Index,
     pack::PackOptions,
     place::place_indexed,
     profile::{spans, summed_peak},
     worst_order,
 };
-use crate::plan::Schedule;
 
 /// Plans the witness of [`worst_order`]. It overwrites nothing, as the bound on all orders assumes,
 /// so what it has alive is what that bound claims for it. The lower bound is that of the graph.

@@ -60,6 +60,16 @@ impl<'s> Builder<'s> {
         }
     }
 
+    /// A builder that adds another file to the arena of `ast`.
+    pub(crate) fn onto(ast: Ast, file: FileId, docs: FxHashMap<u32, Arc<str>>) -> Self {
+        let (exprs, stmts) = (ast.exprs.len(), ast.stmts.len());
+        let mut builder = Builder::new(file, docs);
+        builder.expr_heights.resize(exprs, 0);
+        builder.stmt_heights.resize(stmts, 0);
+        builder.ast = Ast { file, body: Vec::new(), ..ast };
+        builder
+    }
+
     pub(crate) fn span(&self, start: u32, end: u32) -> Span {
         Span { file: self.ast.file, start, end: end.max(start) }
     }

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
+    ir::DType,
     source::{FileId, Span},
 };
 
@@ -55,6 +56,7 @@ impl<'s> Context<'s, '_> {
         let span = self.place(found, before);
         let closes_nothing = found.is_some_and(|(start, _, end)| start == end);
         if closes_nothing
+            || self.closes_reported_region(found, before)
             || found.is_some_and(|t| t.1 == Token::Invalid)
             || self.explained.contains(&line_of(self.lines, span.start))
             // A bracket that is not closed went on until here.
@@ -80,8 +82,11 @@ impl<'s> Context<'s, '_> {
             format!("expected {}, found {what}", list(&expected))
         };
         let mut diagnostic = Diagnostic::error(codes::UNEXPECTED, span, message);
-        if let (Some(first), true) = (expected.first(), expected.len() <= 2) {
-            diagnostic = diagnostic.label(format!("expected {first}"));
+        // A bracket to close stands in the message, with its line.
+        if let ([_] | [_, _], Some(first)) = (expected.as_slice(), expected.first()) {
+            let both = expected.iter().all(|e| !e.contains(" to close "));
+            let text = if both { list(&expected) } else { first.clone() };
+            diagnostic = diagnostic.label(format!("expected {text}"));
         }
         if let Some(word) = found.and_then(|t| t.1.word())
             && expected.iter().any(|e| e == "a name")
@@ -96,6 +101,17 @@ impl<'s> Context<'s, '_> {
             diagnostic = diagnostic.secondary(opener, format!("inside this `{}`", bracket.opener()));
         }
         Some(diagnostic)
+    }
+
+    /// Whether a `>` at the start of a line would have closed a region of which is said that it is not
+    /// closed.
+    fn closes_reported_region(&self, found: Option<Spanned<'s>>, before: Option<Spanned<'s>>) -> bool {
+        let is_first = before.is_none_or(|b| matches!(b.1, Token::Separator | Token::OpenBrace));
+        let is_region =
+            |&(from, _): &(u32, u32)| self.text.get(from as usize..).is_some_and(|t| t.starts_with('<'));
+        found.is_some_and(|f| {
+            f.1 == Token::Greater && self.laid.unclosed.iter().any(|u| u.0 < f.0 && is_region(u))
+        }) && is_first
     }
 
     /// The place to show: a line end is shown behind the last thing on its line.
@@ -223,6 +239,15 @@ impl<'s> Context<'s, '_> {
                 return Some(Tip { word: Some(word.to_owned()), message: None, span, text: text.into() });
             }
         }
+        // `with torch.no_grad():`
+        if let Some((start, Token::Name(word), _)) = found
+            && foreign::module_tip(word).is_some()
+            && let Some((end, text)) = self.behind_dots(index)
+        {
+            let span = Some(Span { file: self.file, start, end });
+            let word = self.text.get(start as usize..end as usize).unwrap_or_default().to_owned();
+            return Some(Tip { word: Some(word), message: None, span, text: text.into() });
+        }
         let token = found.map_or(Token::Separator, |t| t.1);
         let first = self.first_of_statement(index);
         let plain = |text: &str| Some(Tip { word: None, message: None, span: None, text: text.into() });
@@ -240,10 +265,30 @@ impl<'s> Context<'s, '_> {
                 let word = if at(2) == Some(Token::State) { "state" } else { "param" };
                 plain(&format!("a type comes first: write `{word} {name}: f32[3] = …`"))
             }
+            Token::OpenBrace if wants("region <") => Some(Tip {
+                word: None,
+                message: Some("a `checkpoint` without its region"),
+                span: None,
+                text: "write `checkpoint < e >`, or `checkpoint < { … } >` around statements".into(),
+            }),
+            Token::OpenBrace
+                if before.is_some_and(|b| b.1 == Token::CloseParen) && self.is_headless_function(index) =>
+            {
+                plain("functions are written `fn name(x) { … }`")
+            }
             Token::Separator
                 if wants("{") && self.laid.tokens.get(index + 1).is_some_and(|t| t.1 == Token::OpenBrace) =>
             {
                 plain("the `{` stands on the same line")
+            }
+            _ if wants("over") && self.starts_with(index, Token::Minimize) => {
+                let end = before.map_or(0, |b| b.2);
+                Some(Tip {
+                    word: None,
+                    message: Some("`minimize` without `over`"),
+                    span: Some(Span { file: self.file, start: end, end }),
+                    text: "say what learns: `minimize loss over net with optim.sgd(lr: 0.1)`".into(),
+                })
             }
             _ if wants("with") && self.starts_with(index, Token::Minimize) => {
                 // Shown behind what is there: a `}` may be lines below.
@@ -257,7 +302,12 @@ impl<'s> Context<'s, '_> {
             }
             _ if wants("region <") && before.is_some_and(|b| b.1 == Token::CloseParen) => {
                 let call = self.parenthesised(index).unwrap_or_else(|| "…".to_owned());
-                plain(&format!("write `checkpoint < {call} >`"))
+                Some(Tip {
+                    word: None,
+                    message: Some("a `checkpoint` without its region"),
+                    span: before.map(|b| Span { file: self.file, start: b.2, end: b.2 }),
+                    text: format!("write `checkpoint < {call} >`"),
+                })
             }
             Token::Equal if self.laid.tokens.get(index + 1).is_some_and(|t| t.1 == Token::Greater) => {
                 plain("a short function is written `fn name(x) = …`")
@@ -286,6 +336,22 @@ impl<'s> Context<'s, '_> {
             Token::Equal if matches!(first, Some(Token::If)) => plain("`=` assigns; `==` compares"),
             Token::Equal if !matches!(self.enclosing(index), None | Some((_, Bracket::Brace))) => {
                 plain("`==` compares; named arguments are written `name: value`")
+            }
+            Token::OpenParen
+                if at(2) == Some(Token::Colon)
+                    && matches!(at(1), Some(Token::Name(name)) if DType::parse(name).is_some()) =>
+            {
+                let name = match at(1) {
+                    Some(Token::Name(name)) => name,
+                    _ => "f32",
+                };
+                plain(&format!("sizes stand in square brackets: `{name}[2, 3]`"))
+            }
+            Token::Colon
+                if matches!(before, Some((_, Token::Name(_), _)))
+                    && matches!(at(2), None | Some(Token::Separator | Token::OpenBrace)) =>
+            {
+                plain("names are bound by `let x = …`, and given another value by `x = …`")
             }
             Token::Colon
                 if matches!(first, Some(Token::If | Token::For | Token::Fn | Token::Step | Token::Model)) =>
@@ -316,6 +382,28 @@ impl<'s> Context<'s, '_> {
             }
             _ => None,
         }
+    }
+
+    /// Of `a.b.c`, which starts at a token, where the last word ends and what to write instead of it.
+    fn behind_dots(&self, index: usize) -> Option<(u32, &'static str)> {
+        let mut tokens = self.laid.tokens.get(index + 1..)?.chunks_exact(2);
+        let mut last = None;
+        while let Some([(_, Token::Dot, _), (_, Token::Name(word), end)]) = tokens.next() {
+            last = Some((*end, foreign::word_tip(word)?));
+        }
+        last
+    }
+
+    /// Whether a statement is `name( … )` up to a token.
+    fn is_headless_function(&self, index: usize) -> bool {
+        let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index).unwrap_or_default();
+        let start = tokens
+            .iter()
+            .rposition(|t| matches!(t.1, Token::Separator | Token::OpenBrace | Token::CloseBrace))
+            .map_or(0, |i| i + 1);
+        let head = tokens.get(start..).unwrap_or_default();
+        let closes = head.iter().filter(|t| t.1 == Token::CloseParen).count();
+        matches!(head, [(_, Token::Name(_), _), (_, Token::OpenParen, _), ..]) && closes == 1
     }
 
     /// The `//` before a token, in its statement.

@@ -46,6 +46,17 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
     })
 }
 
+/// Whether a word of another language starts a declaration of the name behind it.
+pub(crate) fn declares(word: &str) -> bool {
+    imports(word)
+        || matches!(word, "def" | "func" | "function" | "fun" | "proc" | "class" | "struct" | "var" | "val")
+}
+
+/// Whether a word of another language binds a module.
+pub(crate) fn imports(word: &str) -> bool {
+    matches!(word, "import" | "from")
+}
+
 /// What to write instead of `use` of a Python library.
 pub fn module_tip(name: &str) -> Option<&'static str> {
     Some(match name {

@@ -338,10 +338,15 @@ impl<'s> Layout<'s, '_> {
     /// Decides what the newline before `token` is, if there was one.
     fn judge_newline(&mut self, start: u32, token: Token<'s>) {
         let Some((newline, newline_end)) = self.newline.take() else { return };
-        let starts_statement = token.starts_statement() && self.peek(0) != Some(Token::Colon);
+        let starts_statement = (token.starts_statement() && self.peek(0) != Some(Token::Colon))
+            || (!self.newlines_count() && self.is_statement_word(token));
         if starts_statement && !self.newlines_count() {
             let keep = self.open.iter().rposition(|o| o.bracket == Bracket::Brace).map_or(0, |i| i + 1);
-            self.unclosed(keep, (start, start + token.word().map_or(0, |w| w.len() as u32)));
+            let word = match token {
+                Token::Name(name) => Some(name),
+                token => token.word(),
+            };
+            self.unclosed(keep, (start, start + word.map_or(0, |w| w.len() as u32)));
         }
         if !self.newlines_count() {
             return;
@@ -358,6 +363,18 @@ impl<'s> Layout<'s, '_> {
             return;
         }
         self.separate(newline, newline_end);
+    }
+
+    /// Whether a word is that of a statement inside brackets, too: what follows it could follow no name
+    /// of an expression.
+    fn is_statement_word(&self, token: Token<'s>) -> bool {
+        match token {
+            Token::Name("minimize" | "update" | "ensure" | "release" | "param" | "state" | "optimizer") => {
+                self.name_follows(0)
+            }
+            Token::Name("budget") => matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_))),
+            _ => false,
+        }
     }
 
     /// Ends a statement, unless none was begun.
@@ -530,6 +547,36 @@ impl<'s> Layout<'s, '_> {
         }
     }
 
+    /// One message for all brackets above the first `keep`, the innermost of which comes first.
+    fn about_unclosed(&self, keep: usize, at: (u32, u32), here: u32) -> Diagnostic {
+        let open: Vec<_> = self.open.iter().skip(keep).rev().take(MAX_UNCLOSED).collect();
+        let place = |o: &Open| Span { file: self.file, start: o.start, end: o.end };
+        let listed = |texts: Vec<String>| match texts.as_slice() {
+            [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            all => all.join(""),
+        };
+        let openers = listed(open.iter().map(|o| format!("`{}`", o.bracket.opener())).collect());
+        let is_are = if open.len() == 1 { "is" } else { "are" };
+        let innermost = open.first().map_or(Span { file: self.file, start: here, end: here }, |o| place(o));
+        let mut error =
+            Diagnostic::error(codes::UNCLOSED, innermost, format!("{openers} {is_are} not closed"))
+                .label("opened here");
+        for outer in open.iter().skip(1) {
+            error = error.secondary(place(outer), "opened here");
+        }
+        let closers = open.iter().map(|o| o.bracket.closer()).collect::<Vec<_>>().join(" ");
+        // At the end of the text there is nothing that it should stand before.
+        let (end, text) = match at.0 == at.1 {
+            true => ((here, here), format!("`{closers}` is missing when the text ends")),
+            false => (at, format!("`{closers}` expected before this")),
+        };
+        error = error.secondary(Span { file: self.file, start: end.0, end: end.1 }, text);
+        if open.iter().any(|o| o.bracket == Bracket::Region) && at.0 != at.1 {
+            error = error.help("statements inside a region stand in `checkpoint < { … } >`");
+        }
+        error
+    }
+
     /// Reports and closes every bracket above the first `keep`; `at` is where closers were
     /// expected.
     fn unclosed(&mut self, keep: usize, at: (u32, u32)) {
@@ -538,25 +585,12 @@ impl<'s> Layout<'s, '_> {
         let here = self.laid.tokens.last().map_or(at.0, |t| t.2);
         // The rest of the line, closers included, went into a string that is not closed.
         let explained = self.open_strings.contains(&here);
-        for reported in 0..count {
+        if count > 0 && !explained {
+            let error = self.about_unclosed(keep, at, here);
+            self.report(error);
+        }
+        for _ in 0..count {
             let Some(open) = self.open.last().copied() else { return };
-            if reported < MAX_UNCLOSED && !explained {
-                let (opener, closer) = (open.bracket.opener(), open.bracket.closer());
-                let mut error = Diagnostic::error(
-                    codes::UNCLOSED,
-                    Span { file: self.file, start: open.start, end: open.end },
-                    format!("`{opener}` is not closed"),
-                )
-                .label("opened here")
-                .secondary(
-                    Span { file: self.file, start: at.0, end: at.1 },
-                    format!("`{closer}` expected before this"),
-                );
-                if open.bracket == Bracket::Region && at.0 != at.1 {
-                    error = error.help("statements inside a region stand in `checkpoint < { … } >`");
-                }
-                self.report(error);
-            }
             // What was cut off has no value, and nothing more is said about it.
             if open.bracket != Bracket::Brace {
                 self.laid.unclosed.push((open.start, here));

@@ -10,6 +10,7 @@ use super::{
     ast::{ExprKind, Ident, ParamDecl, StmtId, StmtKind},
     builder::Builder,
     errors::Recovery,
+    foreign,
     token::Token,
 };
 
@@ -150,6 +151,8 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
         Statement,
         /// One name: `fn f`.
         Name,
+        /// The same behind a word that may as well be a name: `def f`.
+        Foreign,
         /// Names up to `=`, `:` or `in`.
         Names,
         /// The last name of the line: `use a.b as c`.
@@ -198,9 +201,14 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
                 expects = Expects::Name;
                 pending.clear();
             }
+            // Words of other languages for the same: `def f(x):`, `class Net(Module):`.
+            Token::Name(word) if expects == Expects::Statement && foreign::declares(word) => {
+                expects = if foreign::imports(word) { Expects::Last } else { Expects::Foreign };
+                pending.clear();
+            }
             Token::Name("frozen") if expects == Expects::Name => {}
             Token::Name(name) => match expects {
-                Expects::Name => {
+                Expects::Name | Expects::Foreign => {
                     found.push((name, place.0, place.1));
                     expects = Expects::Nothing;
                 }
@@ -249,6 +257,11 @@ mod tests {
         assert_eq!(names("use a.b as c\nuse d"), "c d");
         assert_eq!(names("for i, (j in k { param frozen w: f32 = 3; optimizer o }"), "i j w o");
         assert_eq!(names("f(x) + y"), "");
+        assert_eq!(names("def f(x):"), "f");
+        assert_eq!(names("class Net(nn.Module):"), "Net");
+        assert_eq!(names("import torch.nn as nn"), "nn");
+        assert_eq!(names("func = 3"), "func");
+        assert!(!bound_names("def (x)").1);
         assert!(bound_names("const = 3").1 && bound_names("let = 3").1 && bound_names("fn (x) = x").1);
         assert!(bound_names("let a, = 3").1 && !bound_names("let (a, b) = 3").1 && !bound_names("f(x)").1);
     }

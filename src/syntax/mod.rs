@@ -55,9 +55,14 @@ pub fn parse(file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {
         let error = Diagnostic::error(codes::TOO_LARGE, span, "a text of 4 GiB or more cannot be read");
         return (Ast { file, ..Ast::default() }, vec![error]);
     }
+    parse_onto(Ast::default(), file, text)
+}
+
+/// Parses a file into the arena of a tree of other files. The body is that of the new file alone.
+fn parse_onto(ast: Ast, file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {
     let mut lexed = lexer::lex(file, text, 0);
     let laid = layout::lay_out(file, &lexed);
-    let mut builder = Builder::new(file, std::mem::take(&mut lexed.docs));
+    let mut builder = Builder::onto(ast, file, std::mem::take(&mut lexed.docs));
     builder.text = text;
     let mut reported = lexed.diagnostics;
     reported.extend_from_slice(&laid.diagnostics);
@@ -74,6 +79,20 @@ pub fn parse(file: FileId, text: &str) -> (Ast, Vec<Diagnostic>) {
     reported.dedup();
     reported.truncate(MAX_ERRORS);
     (builder.ast, reported)
+}
+
+/// One tree of a program and of further files. Ids of the program's tree stay as they are; the
+/// statements of the other files follow its own in the body.
+pub fn with_files<'t>(program: &Ast, files: impl Iterator<Item = (FileId, &'t str)>) -> Ast {
+    let mut whole = program.clone();
+    for (file, text) in files.filter(|(_, text)| u32::try_from(text.len()).is_ok()) {
+        let mut body = std::mem::take(&mut whole.body);
+        whole = parse_onto(whole, file, text).0;
+        body.append(&mut whole.body);
+        whole.body = body;
+        whole.file = program.file;
+    }
+    whole
 }
 
 /// Whether a REPL may run `text`: false while a bracket, a `checkpoint <`, a string or a block is
@@ -119,8 +138,17 @@ impl<'s> Builder<'s> {
         });
         let explained = reported.iter().map(|d| errors::line_of(lines, d.primary.span.start)).collect();
         let context = Context { file: self.ast.file, text: self.text, lines, laid, end, explained };
+        let mut described: Option<u32> = None;
         for error in self.recoveries.drain(..).map(|r| r.error).chain(failure) {
-            reported.extend(context.describe(&error));
+            let Some(diagnostic) = context.describe(&error) else { continue };
+            // What follows on the same line, in the same statement, may well be due to it.
+            let at = diagnostic.primary.span.start;
+            let between = described.and_then(|from| self.text.get(from as usize..at as usize));
+            let is_due = between.is_some_and(|text| !text.contains(['\n', ';', '{', '}']));
+            described = Some(at);
+            if !is_due {
+                reported.push(diagnostic);
+            }
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Gradients by finite differences in f64, and at the points where they trip.
 
 use tg::{
-    exec::{Tensor, cpu::eval},
+    exec::Tensor,
     grad::gradients,
     ir::{DType, Graph, ValueId},
     ops::*,
 };
 
-use crate::harness::*;
+use super::harness::*;
+use crate::device::eval;
 
 /// Compares the gradients of Σ w·f(x) with central differences, for fixed w.
 pub fn check(f: Function<'_>, inputs: &[Tensor]) {

@@ -9,7 +9,7 @@ use tg::{
     },
 };
 
-use crate::harness::*;
+use super::harness::*;
 
 /// Every index of a shape, in order.
 pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {

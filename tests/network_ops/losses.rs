@@ -4,7 +4,7 @@ use tg::{
     ops::{CrossEntropy, CrossEntropyGrad},
 };
 
-use crate::{softmax::softmax_rows, support::*};
+use super::{softmax::softmax_rows, support::*};
 
 const INF: f64 = f64::INFINITY;
 

@@ -115,7 +115,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     function!(
         "clip",
         &[Param::new("x", Kind::Tensor), Param::new("low", Kind::Tensor), Param::new("high", Kind::Tensor)],
-        "x, but at least `low` and at most `high`, broadcast. NaN stays NaN; the gradient is 1 on the bounds and 0 outside.",
+        "x, but at least `low` and at most `high`, broadcast. NaN if any of them is; the gradient is 1 on the bounds and 0 outside.",
         clip
     ),
     function!(
@@ -218,18 +218,28 @@ fn clip(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
     if common(graph, "clip", &[x])?.0 == DType::Bool {
         return Err(not_for_bools("clip", &x.describe(graph)));
     }
-    for (bound, below) in [(args.operand(1)?, true), (args.operand(2)?, false)] {
-        if let (Operand::Number(a), Operand::Number(b)) = (x, bound) {
-            let outside = if below { a.as_f64() < b.as_f64() } else { a.as_f64() > b.as_f64() };
-            x = if outside { bound } else { x };
+    for (limit, below) in [(args.operand(1)?, true), (args.operand(2)?, false)] {
+        if let (Operand::Number(a), Operand::Number(b)) = (x, limit) {
+            let (a, b) = (a.as_f64(), b.as_f64());
+            let outside = if below { a < b } else { a > b };
+            x = if outside || b.is_nan() { limit } else { x };
             continue;
         }
-        let (values, weak) = together(graph, "clip", &[x, bound])?;
+        let (values, weak) = together(graph, "clip", &[x, limit])?;
         let [value, bound] = values.as_slice() else {
             return Err(OpError::new("internal: `clip` lost an operand"));
         };
         // Not `maximum`: its gradient is halved on the bound.
-        let outside = graph.binary(if below { Binary::Lt } else { Binary::Gt }, *value, *bound)?;
+        let mut outside = graph.binary(if below { Binary::Lt } else { Binary::Gt }, *value, *bound)?;
+        // Comparisons with NaN are false, so that a bound of NaN would be none.
+        let may_be_nan = match limit {
+            Operand::Number(number) => number.as_f64().is_nan(),
+            Operand::Tensor { .. } => graph.ty(*bound).dtype().is_float(),
+        };
+        if may_be_nan {
+            let unknown = graph.unary(Unary::IsNan, *bound)?;
+            outside = graph.binary(Binary::Or, outside, unknown)?;
+        }
         x = Operand::Tensor { value: graph.select(outside, *bound, *value)?, weak };
     }
     Ok(vec![x])

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use super::Number;
 use crate::{
+    exec::cpu,
     ops::OpError,
     syntax::ast::{BinaryOp, UnaryOp},
 };
@@ -114,11 +115,8 @@ fn fold_floats(op: BinaryOp, a: f64, b: f64) -> f64 {
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
         BinaryOp::Div => a / b,
-        BinaryOp::FloorDiv => (a / b).floor(),
-        BinaryOp::Rem => {
-            let r = a % b;
-            if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
-        }
+        BinaryOp::FloorDiv => cpu::floor_div(a, b),
+        BinaryOp::Rem => cpu::floor_rem(a, b),
         _ => a.powf(b),
     }
 }

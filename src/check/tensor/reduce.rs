@@ -239,17 +239,17 @@ fn variance(graph: &mut Graph, r: &Reduction, ddof: usize) -> Result<ValueId, Op
     graph.mul(biased, factor)
 }
 
-/// √x for x ≥ 0 whose gradient at 0 is that of `x` itself, so finite: a sum of squares that is 0
-/// has gradient 0, where the root alone would give 0·∞. The root is taken of 1 in its place, and
-/// not only hidden by the outer choice, or the unused branch would still contribute a NaN. NaN
-/// takes the second branch and stays NaN.
+/// √x for x ≥ 0 whose gradient at 0 is 0: a sum of squares that is 0 has gradient 0, where the root
+/// alone would give 0·∞. The root is taken of 1 in its place, and not only hidden by the outer
+/// choice, or the unused branch would still contribute a NaN. NaN is not 0, so the root of NaN
+/// hands NaN to every element, as the formula does.
 fn root(graph: &mut Graph, x: ValueId) -> Result<ValueId, OpError> {
     let zero = graph.splat_like(x, 0.0)?;
     let one = graph.splat_like(x, 1.0)?;
-    let positive = graph.binary(Binary::Gt, x, zero)?;
-    let safe = graph.select(positive, x, one)?;
+    let at_zero = graph.binary(Binary::Eq, x, zero)?;
+    let safe = graph.select(at_zero, one, x)?;
     let root = graph.unary(Unary::Sqrt, safe)?;
-    graph.select(positive, root, x)
+    graph.select(at_zero, zero, root)
 }
 
 fn logsumexp(graph: &mut Graph, r: &Reduction) -> Result<ValueId, OpError> {

@@ -27,7 +27,7 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
         return None;
     }
     let write = facts.op_node(commit.op)?;
-    let place = facts.span_of(write).filter(|s| s.file == facts.tree.ast.file)?;
+    let place = facts.span_of(write).filter(|s| facts.tree.is_own(*s))?;
     let name = facts.slot_name(commit.slot);
     let span_of = |op| facts.op_node(op).and_then(|n| facts.span_of(facts.forward_of(n)));
     let (why, label): (String, (Option<Span>, &str)) = match commit.reason {
@@ -53,7 +53,7 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
     let message = format!("`{name}` is not updated in place: {why}");
     let help = match commit.reason {
         CommitReason::ReadLater(_) => {
-            "use the old value up before the new one is needed, or say the same with one of the two"
+            "compute what needs the old value above the line that writes, or use only one of the two there"
         }
         CommitReason::OutOfStep(_) => "write what is rearranged to another state, in turns",
         CommitReason::Returned => "return the value that is written last, or `copy` this one",

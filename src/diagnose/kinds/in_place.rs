@@ -78,14 +78,14 @@ fn move_up(facts: &Facts<'_>, stmt: StmtId, before: StmtId) -> Option<Vec<Edit>>
         return None;
     }
     let assigned = tree.statements(|s| matches!(s, StmtKind::Assign { .. })).into_iter();
-    let is_between = |s: Span| target.start <= s.start && s.end <= span.end;
+    let is_between = |s: Span| s.file == span.file && target.start <= s.start && s.end <= span.end;
     if assigned.map(|s| tree.ast.stmt(s).span).any(is_between) {
         return None;
     }
     let has_effect = facts.written.nodes().any(|n| {
         matches!(n.op(), Op::Write(_) | Op::Random(_) | Op::Print(_))
-            && facts.written.origins.chain(n.origin()).any(|o| o.span.file == span.file && is_between(o.span))
+            && facts.written.origins.chain(n.origin()).any(|o| is_between(o.span))
     });
-    let text = format!("{}\n{}", tree.text(span), tree.indent(target.start));
+    let text = format!("{}\n{}", tree.text(span), tree.indent(target));
     (!has_effect).then(|| vec![insert(target, target.start, text), tree.remove_statement(stmt)])
 }

@@ -92,13 +92,14 @@ impl Loss {
     /// Whether nothing is assigned between the product and the loss, and the names that are written
     /// are free.
     fn is_unchanged(&self, tree: &Tree<'_>) -> bool {
-        let (from, to) = (tree.ast.expr(self.product).span.start, tree.ast.expr(self.call).span.end);
+        let (from, to) = (tree.ast.expr(self.product).span, tree.ast.expr(self.call).span);
         let assigned = tree.statements(|s| matches!(s, StmtKind::Assign { .. }));
         let mut between = assigned.into_iter().map(|s| tree.ast.stmt(s).span);
         let texts = [self.left, self.right, self.labels].map(|e| tree.text(tree.ast.expr(e).span));
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         let mut words = texts.iter().flat_map(|t| t.split(|c| !is_word(c)));
-        between.all(|s| s.end <= from || to <= s.start) && words.all(|w| !NAMES.contains(&w))
+        between.all(|s| s.file != to.file || s.end <= from.start || to.end <= s.start)
+            && words.all(|w| !NAMES.contains(&w))
     }
 
     fn span(&self, tree: &Tree<'_>) -> Span {
@@ -162,7 +163,7 @@ fn candidate(tree: &Tree<'_>, loss: &Loss, rows: usize, parts: usize, open: &str
     let call = format!("loss.cross_entropy({scores}, {}{range})", text(loss.labels));
     let close = if open.is_empty() { "" } else { " >" };
     let span = loss.span(tree);
-    let indent = tree.indent(span.start);
+    let indent = tree.indent(span);
     let written = format!(
         "{{\n{indent}  let parts = 0.0\n{indent}  for part in 0..{parts} {{\n{indent}    parts = parts + {open}{call}{close}\n{indent}  }}\n{indent}  parts / {parts}.0\n{indent}}}"
     );

@@ -115,6 +115,6 @@ pub(super) fn slices(facts: &Facts<'_>, base: ValueId) -> Vec<Span> {
             }
         }
     }
-    spans.sort_by_key(|s| s.start);
+    spans.sort_unstable();
     spans
 }

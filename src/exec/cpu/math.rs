@@ -97,6 +97,16 @@ pub(super) trait Real: crate::exec::Element + PartialOrd {
     }
 }
 
+/// `a // b` of numbers: what tensors of f64 give.
+pub(crate) fn floor_div(a: f64, b: f64) -> f64 {
+    Real::floor_div(a, b)
+}
+
+/// `a % b` of numbers: what tensors of f64 give.
+pub(crate) fn floor_rem(a: f64, b: f64) -> f64 {
+    Real::floor_rem(a, b)
+}
+
 /// `c[0]·xⁿ + c[1]·xⁿ⁻¹ + …`
 #[inline(always)]
 fn polynomial<const N: usize>(x: f32, c: [f32; N]) -> f32 {

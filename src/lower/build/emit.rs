@@ -14,7 +14,7 @@ use crate::{
         views::{InView, copy_kernel},
     },
     ops::{Op, OpError},
-    plan::{ALIGNMENT, Access, CommitCopy, CommitReason, Home, Kernel, PlanBuffer, ViewChoice},
+    plan::{ALIGNMENT, Access, CommitCopy, CommitReason, Home, Kernel, PlanBuffer, Target, ViewChoice},
     schedule::{BufferFlags, BufferId, GraphBuilder, OpId, Planned, ScheduleGraph, Source, ViewId},
 };
 
@@ -22,10 +22,12 @@ impl Units<'_> {
     pub(super) fn emit(
         &self,
         order: &[UnitId],
+        target: Target,
         schedule: &dyn Fn(&ScheduleGraph) -> Planned,
     ) -> Result<Built, OpError> {
         let mut emit = Emit {
             units: self,
+            target,
             builder: GraphBuilder::new(),
             buffers: Vec::new(),
             of_value: FxHashMap::default(),
@@ -121,6 +123,7 @@ impl Units<'_> {
 /// Makes kernels, buffers and ops in the final source order.
 pub(super) struct Emit<'u, 'a> {
     pub(super) units: &'u Units<'a>,
+    target: Target,
     builder: GraphBuilder,
     pub(super) buffers: Vec<(PlanBuffer, u64)>,
     pub(super) of_value: FxHashMap<ValueId, BufferId>,
@@ -327,7 +330,8 @@ impl Emit<'_, '_> {
                 }
                 let arg_types: Vec<_> = args.iter().map(|a| &a.ty).collect();
                 let result_types: Vec<_> = results.iter().map(|r| &r.ty).collect();
-                workspace = node.op().workspace(&arg_types, &result_types).next_multiple_of(ALIGNMENT);
+                let needed = self.target.workspace(node.op(), &arg_types, &result_types);
+                workspace = needed.next_multiple_of(ALIGNMENT);
             }
             Kernel::Copy { from, to } => {
                 self.viewed.read(id, &Operands::new(std::slice::from_ref(from), &touched));

@@ -14,7 +14,7 @@ use super::{fuse::GroupId, layout::Laid};
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
     ops::OpError,
-    plan::{Access, CommitCopy, Kernel, PlanBuffer, ViewChoice},
+    plan::{Access, CommitCopy, Kernel, PlanBuffer, Target, ViewChoice},
     schedule::{Planned, ScheduleGraph},
 };
 
@@ -65,19 +65,20 @@ pub(super) fn build(
     laid: &Laid,
     groups: &[Option<GroupId>],
     members: &[Vec<NodeId>],
+    target: Target,
     schedule: &dyn Fn(&ScheduleGraph) -> Planned,
 ) -> Result<Built, OpError> {
     for inserts in [true, false] {
         for in_place in [InPlace::BySource, InPlace::ByWaiting, InPlace::Never] {
             let mut units = Units::new(laid, groups, members);
             if inserts {
-                units.inserts = Inserts::find(laid);
+                units.inserts = Inserts::find(laid, target);
             }
             units.collect();
             units.order_inserts();
             units.commit(in_place);
             if let Some(order) = units.order() {
-                return units.emit(&order, schedule);
+                return units.emit(&order, target, schedule);
             }
         }
     }

@@ -217,13 +217,17 @@ pub(super) fn binary(op: Binary, graph: &mut Graph, at: &GradNode<'_>) -> Result
             Some(graph.neg(product)?)
         }
         (true, Binary::Pow) => {
-            // g·aᵇ·log a; 0 at a = 0, where the power does not move with its exponent.
+            // g·aᵇ·log a; 0 at a = 0 for b ≥ 0, where the power does not move with its exponent. For
+            // b < 0 it does, without bound.
             let log = graph.unary(Unary::Log, a)?;
             let product = graph.mul(g, at.result(0)?)?;
             let product = graph.mul(product, log)?;
             let at_zero = equals(graph, a, 0.0)?;
             let zero = graph.splat_like(g, 0.0)?;
-            Some(graph.select(at_zero, zero, product)?)
+            let flat = graph.binary(Binary::Ge, b, zero)?;
+            let flat = graph.binary(Binary::And, at_zero, flat)?;
+            let product = graph.select(flat, zero, product)?;
+            Some(unless_dead(graph, g, at_zero, product)?)
         }
         (true, Binary::Max) => Some(winner(graph, g, a, b, Binary::Lt)?),
         (true, Binary::Min) => Some(winner(graph, g, a, b, Binary::Gt)?),

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     ir::{Cursor, DType, Graph, Input, Origin, Output, Role, Slot, SlotId, SlotKind},
     ops::{self, Opaque},
-    plan::{Home, Instruction, Kernel, PlanBuffer, Schedule},
+    plan::{Home, Instruction, Kernel, PlanBuffer, Schedule, Target},
     report::Style,
     schedule::{BufferFlags, GraphBuilder},
 };
@@ -74,6 +74,7 @@ fn example() -> (Plan, SourceMap) {
     let buffer = |home, kind, bytes, value| PlanBuffer { home, kind, dense_bytes: bytes, value };
     let plan = Plan {
         name: "train".into(),
+        target: Target::Cpu,
         schedule_graph: builder.finish(),
         kernels: vec![Kernel::Nothing; 4],
         buffers: vec![

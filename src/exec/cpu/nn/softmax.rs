@@ -50,7 +50,7 @@ fn softmax_grad_of<T: Real>(call: &Call<'_>) -> Result<(), OpError> {
 /// # Safety
 /// As [`Row::load`].
 #[inline(always)]
-unsafe fn shift<T: Real>(x: Row<T>, columns: usize) -> T::Acc {
+pub unsafe fn shift<T: Real>(x: Row<T>, columns: usize) -> T::Acc {
     let mut buffer = [T::Acc::ZERO; BLOCK];
     let mut top = T::Acc::NEG_INFINITY;
     for (start, len) in blocks(columns) {
