@@ -118,6 +118,9 @@ enum Awaits {
     Over,
     With,
     As,
+    /// The `over` of `sync`, behind which `with` may come on the same line.
+    SyncOver,
+    SyncWith,
 }
 
 /// How much of `checkpoint(options) <` was read.
@@ -182,7 +185,7 @@ impl<'s> Layout<'s, '_> {
         }
         let end = self.raw.last().map_or(0, |t| t.2);
         let trailing = self.last().is_some_and(|t| t.continues_line() || t == Token::Dot || t == Token::Else);
-        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With);
+        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::SyncOver);
         self.laid.incomplete = !self.open.is_empty() || self.region != Region::None || trailing || waits;
         self.unclosed(0, (end, end));
         // The end of the last statement is no separator.
@@ -261,6 +264,8 @@ impl<'s> Layout<'s, '_> {
             let (token, awaits) = match (self.level.awaits, name) {
                 (Awaits::Over, "over") if after_operand => (Token::Over, Awaits::With),
                 (Awaits::With, "with") if after_operand => (Token::With, Awaits::Nothing),
+                (Awaits::SyncOver, "over") if after_operand => (Token::Over, Awaits::SyncWith),
+                (Awaits::SyncWith, "with") if after_operand => (Token::With, Awaits::Nothing),
                 (Awaits::As, "as") if after_operand => (Token::As, Awaits::Nothing),
                 _ if name == "frozen" && self.last() == Some(Token::Param) && self.name_follows(0) => {
                     return Some(Token::Frozen);
@@ -277,7 +282,7 @@ impl<'s> Layout<'s, '_> {
                 Token::Minimize
             }
             "sync" if operand_follows || self.line_holds("over") => {
-                self.level.awaits = Awaits::Over;
+                self.level.awaits = Awaits::SyncOver;
                 Token::Sync
             }
             "update" if operand_follows || self.line_holds("with") => {
@@ -355,7 +360,7 @@ impl<'s> Layout<'s, '_> {
         let continues = match token {
             Token::Else => true,
             Token::Less => self.region != Region::None,
-            Token::Name("over") => self.level.awaits == Awaits::Over,
+            Token::Name("over") => matches!(self.level.awaits, Awaits::Over | Awaits::SyncOver),
             Token::Name("with") => self.level.awaits == Awaits::With,
             _ => false,
         };
@@ -369,9 +374,10 @@ impl<'s> Layout<'s, '_> {
     /// of an expression.
     fn is_statement_word(&self, token: Token<'s>) -> bool {
         match token {
-            Token::Name("minimize" | "update" | "ensure" | "release" | "param" | "state" | "optimizer") => {
-                self.name_follows(0)
-            }
+            Token::Name(
+                "minimize" | "sync" | "update" | "ensure" | "release" | "param" | "state" | "optimizer"
+                | "hook",
+            ) => self.name_follows(0),
             Token::Name("budget") => matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_))),
             _ => false,
         }
