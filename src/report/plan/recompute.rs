@@ -36,7 +36,7 @@ pub struct Recompute {
 #[derive(Debug, Clone)]
 pub struct Line {
     pub place: Option<Place>,
-    /// Names of ops and how often each occurs, the commonest first.
+    /// Names of ops and how often each occurs.
     pub ops: Vec<(String, usize)>,
     pub flops: f64,
     pub bytes: u64,
@@ -182,7 +182,7 @@ impl Line {
         let mut ops: Vec<&(String, usize)> = self.ops.iter().collect();
         ops.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
         let name = |(name, times): &(String, usize)| match times {
-            1 => visible::line(name, 40),
+            1 => visible::line(name, 40).into_owned(),
             _ => format!("{times} x {}", visible::line(name, 40)),
         };
         let mut names: Vec<String> = ops.iter().take(OPS).map(|op| name(op)).collect();
