@@ -67,6 +67,7 @@ codes! {
     MODEL = "TG0237", "a model used in a way it is not made for";
     DEPENDS_ON_RANK = "TG0238", "graph code that is not the same on every rank";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
+    SHARD = "TG0241", "a model that cannot be spread over the ranks this way";
 
     // Memory: what keeps it.
     KEPT_BY_OUTPUT = "TG0301", "a value is kept to the end of the step only to be returned";

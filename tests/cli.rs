@@ -51,9 +51,13 @@ fn every_code_has_a_page_and_every_page_a_code() {
 }
 
 /// The codes that checking a program gives, and running it where nothing is wrong before.
-/// Pages about ranks are checked for two, and run on none.
+/// Pages about ranks are checked for several, and run on none.
 fn codes_of(code: &str, program: &str) -> Vec<&'static str> {
-    let world = if code.starts_with("TG033") { 2 } else { 1 };
+    let world = match code {
+        "TG0333" | "TG0338" => 2,
+        code if code.starts_with("TG033") => 4,
+        _ => 1,
+    };
     let engine = Engine::new().with_world(world);
     let source = Source::text("page.tg", program);
     let memory = tg::diagnose::Options { fixes: true, all: true, library_frames: false };
@@ -378,9 +382,17 @@ fn usage() {
     assert_eq!(version.out, format!("tg {}\n", env!("CARGO_PKG_VERSION")));
     assert_eq!(folder.tg(&["--help"]).code, Some(0));
     assert!(folder.tg(&["devices"]).out.starts_with("cpu "));
-    for wrong in
-        [&["frobnicate"][..], &["check"], &["run"], &["run", "a.tg", "--device", "tpu"], &["--colour"]]
-    {
+    for wrong in [
+        &["frobnicate"][..],
+        &["check"],
+        &["run"],
+        &["run", "a.tg", "--device", "tpu"],
+        &["--colour"],
+        &["plan", "a.tg", "--budget-curve", "--why", "1"],
+        &["plan", "a.tg", "--budget-curve", "--json", "--full"],
+        &["plan", "a.tg", "--budget-curve", "--html", "a.html"],
+        &["plan", "a.tg", "--budget-curve", "--trace", "a.json"],
+    ] {
         let ran = folder.tg(wrong);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{wrong:?}");
         assert!(ran.err.contains("Usage") || ran.err.contains("--help"), "{}", ran.err);

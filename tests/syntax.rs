@@ -109,6 +109,12 @@ fn every_statement_has_its_tree() {
         ("ensure peak <= 4 GiB", "(ensure 4294967296B)"),
         ("ensure peak <= a + b in every schedule", "(ensure-every (+ a b))"),
         ("release x, y", "(release x y)"),
+        ("shard flat net by Layer over world", "(shard-flat net Layer over world)"),
+        ("shard flat by Layer, prefetch: 1", "(shard flat Layer prefetch: 1)"),
+        (
+            "shard net\n  by [nn.Linear, M]\n  over 4, reduce: sum\nwith compute: bf16 { f(x) }",
+            "(shard net (list (. nn Linear) M) over 4 reduce: sum)\n(with compute: bf16 {(call f x)})",
+        ),
         ("with training: false, compute: bf16 { f(x) }", "(with training: false compute: bf16 {(call f x)})"),
         ("allow(TG0305, TG0302)", "(allow TG0305 TG0302)"),
     ]);

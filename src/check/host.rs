@@ -216,8 +216,8 @@ impl Evaluator {
                     .label("declared here"),
                 ));
             };
-            cell.set_data(tensor.clone());
-            return Ok(());
+            let (cell, tensor) = (Arc::clone(cell), tensor.clone());
+            return self.set_whole(&cell, tensor, span);
         }
         let is_definition = matches!(
             old,

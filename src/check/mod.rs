@@ -45,6 +45,7 @@ mod resume;
 mod run;
 mod scope;
 mod script;
+mod shard;
 mod step;
 mod step_args;
 mod step_plan;
@@ -310,6 +311,7 @@ pub struct Evaluator {
     in_template: bool,
     /// The group of ranks that this one belongs to.
     pub comm: Box<dyn Comm>,
+    shards: shard::Shards,
     /// Of this evaluator: objects that hosts hold belong to one.
     pub id: u64,
 }
@@ -367,6 +369,7 @@ impl Evaluator {
             templates: Default::default(),
             in_template: false,
             comm: Box::new(Alone),
+            shards: shard::Shards::default(),
             id: value::fresh_id(),
         }
     }

@@ -201,7 +201,7 @@ fn is_built_in(value: &Value) -> bool {
 }
 
 /// `train.tg:12`, without the folder: ranks may run on machines with other folders.
-fn line_of(sources: &SourceMap, span: Span) -> String {
+pub(super) fn line_of(sources: &SourceMap, span: Span) -> String {
     let Some(file) = sources.get(span.file) else { return String::new() };
     let name = file.name.rsplit(['/', '\\']).next().unwrap_or_default();
     format!("{name}:{}", sources.start(span).line)

@@ -236,6 +236,10 @@ impl<'a> Resolver<'a> {
             StmtKind::Update { target, with, grads } => {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
             }
+            StmtKind::Shard(decl) => {
+                [decl.target, decl.unit].into_iter().chain(decl.over).for_each(|e| self.expr(e));
+                self.args(&decl.options);
+            }
             StmtKind::Sync { target, over, with, options } => {
                 [*target, *over].into_iter().chain(*with).for_each(|e| self.expr(e));
                 self.args(options);

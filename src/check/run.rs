@@ -70,6 +70,7 @@ impl Evaluator {
 
     /// Runs a finished graph of the script; the tensors in `value` become tensors of the script.
     fn finish(&mut self, mut frame: Frame, value: Value, span: Span) -> Eval {
+        frame.end_gather();
         let mut outputs: Vec<ValueId> = Vec::new();
         let id = frame.id;
         collect_tensors(&value, &mut |tensor| {
@@ -140,7 +141,7 @@ impl Evaluator {
     }
 
     /// A parameter or state that there is no memory for.
-    fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
+    pub(super) fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
         let message = format!("no memory for `{}`: {error}", cell.name());
         self.report(Diagnostic::error(codes::LIMIT, span, message).secondary(cell.span, "declared here"))
     }
@@ -290,7 +291,7 @@ impl Evaluator {
         }
         if self.mode == Mode::Check {
             let key = (cell.span, cell.ty.clone());
-            if matches!(cell.init, Init::Zeros) || !self.checked_inits.insert(key) {
+            if matches!(cell.init, Init::Zeros | Init::Shard(_)) || !self.checked_inits.insert(key) {
                 return Ok(());
             }
         }
@@ -301,7 +302,16 @@ impl Evaluator {
             cell.set_data(tensor);
             return Ok(());
         }
+        if let Some(group) = cell.group()
+            && self.pending_part(cell, &group, span)?
+        {
+            return Ok(());
+        }
         let initial = match &cell.init {
+            Init::Shard(group) => {
+                let group = Arc::clone(group);
+                return self.prepare_part(cell, &group, span);
+            }
             Init::Zeros => {
                 let zeros = Tensor::try_zeros(cell.ty.clone());
                 cell.set_data(zeros.map_err(|error| self.out_of_memory(cell, error, span))?);

@@ -152,6 +152,7 @@ impl Evaluator {
             }
             StmtKind::Budget(limit) => self.budget_stmt(cx, *limit, stmt.span),
             StmtKind::Release(values) => self.release_stmt(cx, values, stmt.span),
+            StmtKind::Shard(decl) => self.shard_stmt(cx, decl, stmt.span),
             StmtKind::With { settings, body } => self.with_stmt(cx, settings, body, stmt.span),
         }
     }
@@ -286,8 +287,7 @@ impl Evaluator {
             return Ok(self.graph_value(id, weak));
         }
         let cell = Arc::clone(cell);
-        self.prepare_cell(&cell, span)?;
-        let data = self.cell_data(&cell, span)?;
+        let data = self.whole_data(&cell, span)?;
         Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), data)))
     }
 
@@ -435,6 +435,7 @@ fn is_definition(stmt: &StmtKind) -> bool {
             | StmtKind::Model(_)
             | StmtKind::Step(_)
             | StmtKind::Optimizer(_)
+            | StmtKind::Shard(_)
             | StmtKind::Hook(_)
             | StmtKind::Allow(_)
             | StmtKind::Error(_)

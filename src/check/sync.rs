@@ -61,6 +61,7 @@ impl Evaluator {
             ));
         };
         let gradients = self.expr(cx, target)?;
+        self.refuse_parts(&gradients, target_span)?;
         self.check_ranks(cx, over, name)?;
         let limit = self.bucket_bytes(cx, options)?;
         let hook = match with {

@@ -69,6 +69,10 @@ fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
         StmtKind::Update { target, with, grads } => {
             todo.extend([Item::Expr(*target), Item::Expr(*with), Item::Expr(*grads)]);
         }
+        StmtKind::Shard(decl) => {
+            todo.extend([decl.target, decl.unit].into_iter().chain(decl.over).map(Item::Expr));
+            push_args(&decl.options, todo);
+        }
         StmtKind::Sync { target, over, with, options } => {
             todo.extend([*target, *over].into_iter().chain(*with).map(Item::Expr));
             push_args(options, todo);

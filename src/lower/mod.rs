@@ -7,6 +7,7 @@
 
 mod build;
 mod fuse;
+mod gather;
 mod kinds;
 mod layout;
 mod program;
@@ -34,6 +35,14 @@ pub struct PlanOptions {
 /// Plans a step. Errors are limits and faults of `tg`; what a program can do wrong was reported
 /// when it was elaborated.
 pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
+    let plan = plan_regions(graph, name, options)?;
+    // Of a model that is spread over ranks, units whose backward pass comes next.
+    let Some(kept) = gather::kept_once(graph) else { return Ok(plan) };
+    let other = plan_regions(&kept, name, options)?;
+    Ok(if other.peak_bytes() <= plan.peak_bytes() { other } else { plan })
+}
+
+fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
     let graph = lower(graph)?;
     let laid = layout::lay_out(&graph)?;
     check(&laid.graph)?;

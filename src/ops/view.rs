@@ -143,7 +143,7 @@ pub struct Pad {
 }
 
 /// Operand 0 with operand 1 written over the part at `ranges`, whose sizes are the shape of operand
-/// 1. Where operand 0 is dead afterwards, its buffer is the result's and only the part is written.
+/// 1; where operand 0 is a vector, operand 1 may have any shape with as many elements. Where operand 0 is dead afterwards, its buffer is the result's and only the part is written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Insert {
     pub ranges: Box<[SliceRange]>,
@@ -504,8 +504,10 @@ impl Operation for Insert {
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [whole, piece] = expect_args(self.name(), args)?;
+        // Into a vector, a piece of any shape goes row by row.
+        let is_row = matches!(&self.ranges[..], [range] if range.step == 1 && range.size == piece.elements());
         if whole.dtype() != piece.dtype()
-            || !sizes_are(&self.ranges, piece.shape())
+            || !(is_row || sizes_are(&self.ranges, piece.shape()))
             || !ranges_fit(&self.ranges, whole.shape())
         {
             return Err(OpError::new(format!(
@@ -524,8 +526,13 @@ impl Operation for Insert {
         } else {
             None
         };
-        let piece =
-            if at.wants(1) { Some(graph.value(Slice { ranges: self.ranges.clone() }, &[g])?) } else { None };
+        let shape = graph.ty(at.arg(1)?).shape().to_vec();
+        let piece = if at.wants(1) {
+            let slice = graph.value(Slice { ranges: self.ranges.clone() }, &[g])?;
+            Some(if graph.ty(slice).shape() == shape { slice } else { graph.reshape(slice, &shape)? })
+        } else {
+            None
+        };
         Ok(Gradient::Args(vec![whole, piece]))
     }
 

@@ -14,7 +14,7 @@ use super::{
     index::Index,
     parts,
     profile::profile,
-    refute::refute,
+    refute::{NARROW, refute},
 };
 
 type Heuristic = fn(&Index) -> Vec<u32>;
@@ -157,8 +157,9 @@ impl Search<'_> {
             let best = &self.found[0];
             let profile = profile(self.ix, &best.order);
             let mut work = bound::REFUTE_WORK / if self.proves { 8 } else { 64 };
-            if refute(self.ix, &best.order, &profile, best.peak, &mut work) {
-                self.proof.raise(best.peak);
+            let peak = best.peak;
+            if let Some(found) = refute(self.ix, &best.order, &profile, peak, NARROW, &mut work) {
+                self.proof.refute(peak, found);
             }
         }
     }
@@ -207,7 +208,7 @@ impl Search<'_> {
         let is_late = self.end.is_some_and(|end| Instant::now() >= end);
         if self.proves && !is_late && self.is_open() {
             let work = bound::REFUTE_WORK / self.share();
-            bound::tighten(self.ix, &self.found[0].order, &mut self.proof, work);
+            bound::tighten(self.ix, &self.found[0].order, &mut self.proof, work, true);
         }
     }
 }

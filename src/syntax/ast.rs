@@ -301,6 +301,8 @@ pub enum StmtKind {
     Budget(ExprId),
     /// `release a, b`.
     Release(Vec<ExprId>),
+    /// `shard flat net by Layer over world, prefetch: 1`.
+    Shard(Box<ShardDecl>),
     /// `with training: false { … }`, `with compute: bf16 { … }`.
     With {
         settings: Vec<Arg>,
@@ -308,6 +310,18 @@ pub enum StmtKind {
     },
     /// `allow(TG0305)`: on the next statement, or on the file where it stands first.
     Allow(Vec<Ident>),
+}
+
+/// A `shard` statement: the parameters of a model, spread over the ranks unit by unit.
+#[derive(Debug, Clone)]
+pub struct ShardDecl {
+    /// The parameters of a unit are one vector.
+    pub flat: bool,
+    pub target: ExprId,
+    pub unit: ExprId,
+    /// The number of ranks; `world` where nothing is said.
+    pub over: Option<ExprId>,
+    pub options: Vec<Arg>,
 }
 
 /// `f32[B, T, 4 * d]`, `int`, `float`, `bool`, `str`, or a model's name.

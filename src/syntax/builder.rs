@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     ast::{
         Arg, Ast, BinaryOp, Block, Expr, ExprId, ExprKind, FieldDecl, FnDecl, Ident, IndexItem, MAX_DEPTH,
-        ModelDecl, OptimizerDecl, ParamDecl, Stmt, StmtId, StmtKind, TypeExpr,
+        ModelDecl, OptimizerDecl, ParamDecl, ShardDecl, Stmt, StmtId, StmtKind, TypeExpr,
     },
     children::Child,
     errors::Recovery,
@@ -284,6 +284,17 @@ impl<'s> Builder<'s> {
             self.report(error);
         }
         is_place
+    }
+
+    pub fn shard(
+        &mut self,
+        flat: bool,
+        target: ExprId,
+        unit: ExprId,
+        over: Option<ExprId>,
+        options: Option<Vec<Arg>>,
+    ) -> Box<ShardDecl> {
+        Box::new(ShardDecl { flat, target, unit, over, options: options.unwrap_or_default() })
     }
 
     pub(crate) fn ensure(&mut self, what: Ident, limit: ExprId, scope: Option<(Ident, Ident)>) -> StmtKind {

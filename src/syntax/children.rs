@@ -126,6 +126,11 @@ impl StmtKind {
             StmtKind::Update { target, with, grads } => {
                 exprs(&[*target, *with, *grads], visit);
             }
+            StmtKind::Shard(decl) => {
+                exprs(&[decl.target, decl.unit], visit);
+                exprs(&decl.over, visit);
+                arguments(&decl.options, visit);
+            }
             StmtKind::Sync { target, over, with, options } => {
                 exprs(&[*target, *over], visit);
                 exprs(with, visit);

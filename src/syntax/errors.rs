@@ -517,6 +517,7 @@ fn starts_statement(name: &str) -> bool {
             | "ensure"
             | "budget"
             | "release"
+            | "shard"
             | "with"
             | "allow"
     )

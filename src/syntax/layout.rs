@@ -121,6 +121,9 @@ enum Awaits {
     /// The `over` of `sync`, behind which `with` may come on the same line.
     SyncOver,
     SyncWith,
+    /// The `by` of `shard`, and then its `over`, if it comes.
+    By,
+    Ranks,
 }
 
 /// How much of `checkpoint(options) <` was read.
@@ -185,7 +188,7 @@ impl<'s> Layout<'s, '_> {
         }
         let end = self.raw.last().map_or(0, |t| t.2);
         let trailing = self.last().is_some_and(|t| t.continues_line() || t == Token::Dot || t == Token::Else);
-        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::SyncOver);
+        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::SyncOver | Awaits::By);
         self.laid.incomplete = !self.open.is_empty() || self.region != Region::None || trailing || waits;
         self.unclosed(0, (end, end));
         // The end of the last statement is no separator.
@@ -266,6 +269,15 @@ impl<'s> Layout<'s, '_> {
                 (Awaits::With, "with") if after_operand => (Token::With, Awaits::Nothing),
                 (Awaits::SyncOver, "over") if after_operand => (Token::Over, Awaits::SyncWith),
                 (Awaits::SyncWith, "with") if after_operand => (Token::With, Awaits::Nothing),
+                (Awaits::By, "by") if after_operand => (Token::By, Awaits::Ranks),
+                (Awaits::Ranks, "over") if after_operand => (Token::Over, Awaits::Nothing),
+                (Awaits::By, "flat")
+                    if self.last() == Some(Token::Shard)
+                        && self.name_follows(0)
+                        && self.peek(0) != Some(Token::Name("by")) =>
+                {
+                    return Some(Token::Flat);
+                }
                 (Awaits::As, "as") if after_operand => (Token::As, Awaits::Nothing),
                 _ if name == "frozen" && self.last() == Some(Token::Param) && self.name_follows(0) => {
                     return Some(Token::Frozen);
@@ -293,7 +305,18 @@ impl<'s> Layout<'s, '_> {
             "budget" if matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_) | Token::Name(_))) => {
                 Token::Budget
             }
+            // A size below zero is an error to be explained, not a difference of two names.
+            "budget"
+                if self.peek(0) == Some(Token::Minus)
+                    && matches!(self.peek(1), Some(Token::Size(_) | Token::Number(_))) =>
+            {
+                Token::Budget
+            }
             "release" if self.name_follows(0) => Token::Release,
+            "shard" if self.name_follows(0) || self.line_holds("by") => {
+                self.level.awaits = Awaits::By;
+                Token::Shard
+            }
             "param" if self.name_follows(0) => Token::Param,
             "state" if self.name_follows(0) => Token::State,
             "optimizer" if self.name_follows(0) => Token::Optimizer,
@@ -360,7 +383,10 @@ impl<'s> Layout<'s, '_> {
         let continues = match token {
             Token::Else => true,
             Token::Less => self.region != Region::None,
-            Token::Name("over") => matches!(self.level.awaits, Awaits::Over | Awaits::SyncOver),
+            Token::Name("by") => self.level.awaits == Awaits::By,
+            Token::Name("over") => {
+                matches!(self.level.awaits, Awaits::Over | Awaits::SyncOver | Awaits::Ranks)
+            }
             Token::Name("with") => self.level.awaits == Awaits::With,
             _ => false,
         };

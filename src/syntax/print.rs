@@ -149,6 +149,17 @@ impl Printer<'_> {
                 self.text("(release");
                 self.operands(values);
             }
+            StmtKind::Shard(decl) => {
+                self.text(if decl.flat { "(shard-flat" } else { "(shard" });
+                self.operand(decl.target);
+                self.operand(decl.unit);
+                if let Some(over) = decl.over {
+                    self.text(" over");
+                    self.operand(over);
+                }
+                self.args(&decl.options);
+                self.text(")");
+            }
             StmtKind::With { settings, body } => {
                 self.text("(with");
                 self.args(settings);

@@ -62,7 +62,9 @@ pub(crate) enum Token<'s> {
     Allow,
     As,
     Budget,
+    By,
     Ensure,
+    Flat,
     Frozen,
     Hook,
     Minimize,
@@ -70,6 +72,7 @@ pub(crate) enum Token<'s> {
     Over,
     Param,
     Release,
+    Shard,
     State,
     Sync,
     Update,
@@ -215,7 +218,7 @@ impl<'s> Token<'s> {
             || self.is_assignment()
             || matches!(
                 self,
-                Token::Not | Token::In | Token::Comma | Token::Arrow | Token::Over | Token::With
+                Token::Not | Token::In | Token::Comma | Token::Arrow | Token::By | Token::Over | Token::With
             )
     }
 

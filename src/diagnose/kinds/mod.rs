@@ -5,6 +5,7 @@ mod backward;
 mod bucket;
 mod cast;
 mod donation;
+mod gathered;
 mod in_place;
 mod loss;
 mod optimizer;
@@ -54,6 +55,7 @@ impl Holding {
 pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     let holdings = holdings(facts);
     let mut all = Vec::new();
+    all.extend(gathered::find(facts));
     all.extend(output::find(facts));
     all.extend(view::find(facts));
     all.extend(backward::find(facts, &holdings));

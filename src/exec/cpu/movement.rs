@@ -4,7 +4,7 @@ use super::{
     Call, Operand, Shared, parallel,
     strided::{Axis, Walk},
 };
-use crate::ops::{OpError, SliceRange};
+use crate::ops::{Layout, OpError, SliceRange};
 
 /// Moves of fewer bytes than this stay on one thread: waking another costs more.
 const PARALLEL_BYTES: usize = 1 << 20;
@@ -59,9 +59,13 @@ pub(crate) fn insert(call: &Call<'_>, ranges: &[SliceRange]) -> Result<(), OpErr
         // but one that it was planned to overwrite, and that would start where it does (`Call`).
         unsafe { copy_into(&whole, &to, &target) };
     }
-    let target = part(&to, ranges);
+    let mut target = part(&to, ranges);
+    if piece.ty.rank() != to.ty.rank() {
+        // Row by row into a vector, which is dense.
+        target.strides = Layout::dense(piece.ty.shape()).strides.into();
+    }
     // SAFETY: `infer` has checked that the ranges lie inside the result and have the sizes of the
-    // piece, which does not overlap the result (`Call`: only operand 0 may be overwritten).
+    // piece, or as many elements in a row, which does not overlap the result (`Call`: only operand 0 may be overwritten).
     unsafe { copy_into(&piece, &to, &target) };
     Ok(())
 }

@@ -48,6 +48,8 @@ pub struct Executable {
     high_water: u64,
     /// Off where the driver refused to record the step.
     records: bool,
+    /// As in [`Stats::taken_bytes`].
+    taken: u64,
     printer: Option<Printer>,
 }
 
@@ -84,6 +86,9 @@ pub struct Stats {
     pub is_recorded: bool,
     /// Bytes on the device for the scalars of the step, which are not part of the plan.
     pub scalar_bytes: u64,
+    /// How many bytes less the device has free than before the session took memory, after this step took
+    /// its own: what the driver says, of all processes on the device.
+    pub taken_bytes: u64,
 }
 
 impl Stats {
@@ -134,7 +139,7 @@ impl Memory for Planned<'_> {
 impl Executable {
     /// Checks that every operand lies inside its buffer, and compiles and loads all kernels.
     pub fn new(cuda: &Cuda, plan: Arc<Plan>) -> Result<Executable, OpError> {
-        cuda.context.enter()?;
+        cuda.admits(&plan)?;
         let steps = prepare::steps(&plan)?;
         let works = |step: &Step| match &step.action {
             Action::Device(works) => works.clone(),
@@ -168,7 +173,8 @@ impl Executable {
             binding: None,
             written,
             high_water,
-            records: true,
+            records: cuda.records,
+            taken: 0,
             printer: None,
         })
     }
@@ -185,7 +191,8 @@ impl Executable {
 
     /// How much a step gives the device to do.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { scalar_bytes: self.staging.device_bytes(), ..Stats::default() };
+        let mut stats =
+            Stats { scalar_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
         for step in &self.steps {
             match &step.action {
                 Action::Host(_) => stats.parts += 1,
@@ -245,6 +252,7 @@ impl Executable {
             return Err(fail(OpError::new("internal: a step that is prepared for another device")));
         }
         cuda.reserve(&plan, slots).map_err(fail)?;
+        self.taken = cuda.taken;
         let addresses = slots
             .iter()
             .map(|slot| slot.block(|block| block.is_on(&self.context)).map(|block| block.address()))

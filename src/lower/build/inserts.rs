@@ -83,8 +83,10 @@ impl Inserts {
         let covered: usize = known.iter().map(|(_, size)| size).sum();
         let mut pieces: Vec<Option<ValueId>> =
             chain.iter().map(|&n| piece(laid, readers, &graph.node(n))).collect();
-        // What no part covers comes with the value that the first insert copies.
-        if covered < graph.ty(root).elements()
+        // What no part covers comes with the value that the first insert copies. One that waits for other
+        // ops begins the buffer itself, behind them.
+        let waits = chain.first().is_some_and(|&first| !graph.node(first).after().is_empty());
+        if (waits || covered < graph.ty(root).elements())
             && let Some(first) = pieces.first_mut()
         {
             *first = None;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{View, op_name};
 use crate::{
     plan::{Home, Instruction, Kernel, Plan},
-    schedule::{BufferId, OpId},
+    schedule::{BufferId, End, OpId, Refutation},
     source::SourceMap,
 };
 
@@ -111,6 +111,20 @@ fn schedule(step: &mut Map<String, Value>, plan: &Plan) {
             "before": order(&bound.before),
             "branched": bound.branched,
             "relaxed": !plan.views.is_empty(),
+            "refutation": bound.refutation.as_ref().map(refutation),
         }),
     );
+}
+
+/// Case distinctions are at most a few deep.
+fn refutation(proof: &Refutation) -> Value {
+    let edges: Vec<[u32; 3]> = proof.edges.iter().map(|e| [e.op.0, e.first.0, e.second.0]).collect();
+    let end = match &proof.end {
+        End::Cut(op) => json!({ "cut": op.0 }),
+        End::Both { op, other } => json!({ "both": [op.0, other.0] }),
+        End::Fork { ops: [a, b], cases } => {
+            json!({ "fork": [a.0, b.0], "cases": cases.iter().map(refutation).collect::<Vec<Value>>() })
+        }
+    };
+    json!({ "edges": edges, "end": end })
 }

@@ -56,16 +56,18 @@ pub(super) fn insert(call: &Call, ranges: &[SliceRange]) -> Result<Vec<Work>, Op
 
 /// Where the elements of `from` go as a part of `to`.
 fn part(from: &Tensor, to: &Tensor, ranges: &[SliceRange]) -> Target {
-    let mut target = Target { first: to.address(), strides: to.strides().to_vec() };
-    let mut skipped = 0;
-    for (stride, range) in target.strides.iter_mut().zip(ranges) {
-        skipped += range.start * *stride;
-        *stride *= range.step;
-    }
+    let strides = to.strides().iter().zip(ranges);
+    let skipped: usize = strides.clone().map(|(stride, range)| range.start * stride).sum();
+    let strides = match from.shape().len() == ranges.len() {
+        true => strides.map(|(stride, range)| stride * range.step).collect(),
+        // A tensor that goes into a vector row by row.
+        false => Layout::dense(from.shape()).strides.to_vec(),
+    };
+    let mut first = to.address();
     if from.elements() > 0 {
-        target.first.offset += (skipped * to.dtype().size()) as u64;
+        first.offset += (skipped * to.dtype().size()) as u64;
     }
-    target
+    Target { first, strides }
 }
 
 pub(super) fn zero(tensor: &Tensor) -> Vec<Work> {
