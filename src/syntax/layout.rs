@@ -118,12 +118,12 @@ enum Awaits {
     Over,
     With,
     As,
-    /// The `over` of `sync`, behind which `with` may come on the same line.
-    SyncOver,
-    SyncWith,
     /// The `by` of `shard`, and then its `over`, if it comes.
     By,
     Ranks,
+    /// The `over` of `sync`, behind which `with` may come on the same line.
+    SyncOver,
+    SyncWith,
 }
 
 /// How much of `checkpoint(options) <` was read.
@@ -188,7 +188,7 @@ impl<'s> Layout<'s, '_> {
         }
         let end = self.raw.last().map_or(0, |t| t.2);
         let trailing = self.last().is_some_and(|t| t.continues_line() || t == Token::Dot || t == Token::Else);
-        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::SyncOver | Awaits::By);
+        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::By | Awaits::SyncOver);
         self.laid.incomplete = !self.open.is_empty() || self.region != Region::None || trailing || waits;
         self.unclosed(0, (end, end));
         // The end of the last statement is no separator.
@@ -267,8 +267,6 @@ impl<'s> Layout<'s, '_> {
             let (token, awaits) = match (self.level.awaits, name) {
                 (Awaits::Over, "over") if after_operand => (Token::Over, Awaits::With),
                 (Awaits::With, "with") if after_operand => (Token::With, Awaits::Nothing),
-                (Awaits::SyncOver, "over") if after_operand => (Token::Over, Awaits::SyncWith),
-                (Awaits::SyncWith, "with") if after_operand => (Token::With, Awaits::Nothing),
                 (Awaits::By, "by") if after_operand => (Token::By, Awaits::Ranks),
                 (Awaits::Ranks, "over") if after_operand => (Token::Over, Awaits::Nothing),
                 (Awaits::By, "flat")
@@ -278,6 +276,8 @@ impl<'s> Layout<'s, '_> {
                 {
                     return Some(Token::Flat);
                 }
+                (Awaits::SyncOver, "over") if after_operand => (Token::Over, Awaits::SyncWith),
+                (Awaits::SyncWith, "with") if after_operand => (Token::With, Awaits::Nothing),
                 (Awaits::As, "as") if after_operand => (Token::As, Awaits::Nothing),
                 _ if name == "frozen" && self.last() == Some(Token::Param) && self.name_follows(0) => {
                     return Some(Token::Frozen);
@@ -385,7 +385,7 @@ impl<'s> Layout<'s, '_> {
             Token::Less => self.region != Region::None,
             Token::Name("by") => self.level.awaits == Awaits::By,
             Token::Name("over") => {
-                matches!(self.level.awaits, Awaits::Over | Awaits::SyncOver | Awaits::Ranks)
+                matches!(self.level.awaits, Awaits::Over | Awaits::Ranks | Awaits::SyncOver)
             }
             Token::Name("with") => self.level.awaits == Awaits::With,
             _ => false,
