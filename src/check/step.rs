@@ -20,12 +20,12 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     exec::{
-        Call, Device, Prepared, Runner, Tensor,
+        Call, Device, Prepared, Tensor,
         comm::Link,
         cpu::{RunError, ScalarPage},
-        cuda::Stats,
     },
-    ir::{Graph, NodeId, Origin, Output, Type, ValueId},
+    ir::{Graph, Origin, Output, Type, ValueId},
+    ops::Cause,
     plan::Plan,
     source::Span,
 };
@@ -37,7 +37,7 @@ pub struct Compiled {
     /// As elaborated.
     pub graph: Arc<Graph>,
     pub plan: Mutex<Option<Arc<Plan>>>,
-    executable: Mutex<Option<Prepared>>,
+    pub(super) executable: Mutex<Option<Prepared>>,
     cells: Vec<Arc<Cell>>,
     inputs: Vec<InputSource>,
     scalars: Vec<ScalarBinding>,
@@ -49,6 +49,13 @@ pub struct Compiled {
     /// With the regions that the budget adds, once they are chosen.
     pub(super) fitted: Mutex<Option<Arc<Graph>>>,
     updates: Vec<Arc<Optimizer>>,
+}
+
+impl Compiled {
+    /// Whether the step reads or writes a persistent tensor.
+    pub(super) fn uses(&self, cell: &Cell) -> bool {
+        self.cells.iter().any(|c| c.id == cell.id)
+    }
 }
 
 impl Evaluator {
@@ -146,6 +153,7 @@ impl Evaluator {
         });
         self.frames.truncate(depth + 1);
         let Some(mut frame) = self.frames.pop() else { return Err(Halt::Reported) };
+        frame.end_gather();
         let result = result?;
         let (template, output_types) = self.outputs(&mut frame, step, &result);
         self.verify_releases(&frame);
@@ -210,6 +218,7 @@ impl Evaluator {
         let values = compiled.scalars.iter().map(|s| scalar_value(s, flat, rank)).collect();
         let page = ScalarPage { values, seed: self.step_seed(), step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
+        let planned_step = Arc::clone(&plan);
         let graph = Arc::clone(&plan.graph);
         let planned = plan.schedule.arena_bytes;
         let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
@@ -246,11 +255,15 @@ impl Evaluator {
                 *lock(&compiled.executable) = Some(prepared);
                 result
             }
-            Err(error) => Err(RunError { node: NodeId(0), error }),
+            Err(error) => Err(RunError::of_no_op(error)),
         };
         drop(slots);
         self.runner = Some(runner);
-        let run = result.map_err(|error| self.run_error(error, &graph, span))?;
+        let run = result.map_err(|error| {
+            let is_short = error.error.cause == Cause::Limit && self.settings.device != Device::Cpu;
+            let notes = if is_short { self.peak_notes(&planned_step) } else { Vec::new() };
+            self.run_error_with(error, &graph, span, notes)
+        })?;
         debug_assert_eq!(run.high_water_bytes, planned, "the plan states what `{}` uses", step.name());
         let results = run.outputs;
         step.runs.fetch_add(1, Ordering::Relaxed);
@@ -258,59 +271,6 @@ impl Evaluator {
             optimizer.count.fetch_add(1, Ordering::Relaxed);
         }
         Ok(results)
-    }
-}
-
-impl Evaluator {
-    /// What runs steps, started where this is the first one.
-    fn take_runner(&mut self, span: Span) -> Eval<Runner> {
-        if let Some(runner) = self.runner.take() {
-            return Ok(runner);
-        }
-        let device = self.settings.device;
-        Runner::open(device, self.comm.rank(), self.settings.limits.max_host_bytes).map_err(|error| {
-            let mut diagnostic = Diagnostic::error(codes::DEVICE, span, error.message);
-            diagnostic.help.extend(error.help);
-            self.report(diagnostic)
-        })
-    }
-
-    /// Steps run on another device from here on.
-    pub fn set_device(&mut self, device: Device) -> Eval<()> {
-        if device == self.settings.device && self.runner.is_some() {
-            return Ok(());
-        }
-        let before = (self.settings.device, self.settings.target, self.runner.take());
-        self.settings.device = device;
-        self.settings.target = device.target().unwrap_or_default();
-        match self.take_runner(Span::default()) {
-            Ok(runner) => {
-                self.runner = Some(runner);
-                for step in &self.steps {
-                    // What is planned and prepared is for the other one.
-                    lock(&step.compiled).clear();
-                }
-                Ok(())
-            }
-            Err(halt) => {
-                (self.settings.device, self.settings.target, self.runner) = before;
-                Err(halt)
-            }
-        }
-    }
-
-    /// How much each step that has run gives a device to do.
-    pub fn stats(&self) -> Vec<(Arc<str>, Arc<Plan>, Stats)> {
-        let mut stats = Vec::new();
-        for step in &self.steps {
-            for compiled in lock(&step.compiled).iter() {
-                let of_device = lock(&compiled.executable).as_ref().and_then(Prepared::stats);
-                if let (Some(of_device), Some(plan)) = (of_device, lock(&compiled.plan).clone()) {
-                    stats.push((Arc::clone(step.name()), plan, of_device));
-                }
-            }
-        }
-        stats
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     persistent::on_host,
     run::{Printer, Run},
 };
-use crate::{ir::NodeId, ops::OpError, plan::Plan};
+use crate::{ops::OpError, plan::Plan};
 
 /// A device with the memory that all steps of a session share.
 pub enum Runner {
@@ -74,7 +74,7 @@ impl Runner {
                 let run = on_host(slots, &|_| true, |tensors| {
                     executable.run_among(arena, tensors, inputs, page, cancel, link)
                 });
-                run.map_err(|error| RunError { node: NodeId(0), error })?
+                run.map_err(RunError::of_no_op)?
             }
             (Runner::Cuda(cuda), Prepared::Cuda(executable)) => {
                 executable.set_printer(Some(printer));
@@ -82,7 +82,7 @@ impl Runner {
             }
             _ => {
                 let error = OpError::new("internal: a step that is prepared for another device");
-                Err(RunError { node: NodeId(0), error })
+                Err(RunError::of_no_op(error))
             }
         }
     }

@@ -16,8 +16,19 @@ use crate::{
 /// An op that failed while a step ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunError {
+    /// The op's node, or [`RunError::NOWHERE`].
     pub node: NodeId,
     pub error: OpError,
+}
+
+impl RunError {
+    /// No node of any graph: what failed belongs to no op.
+    pub const NOWHERE: NodeId = NodeId(u32::MAX);
+
+    /// An error that belongs to no op.
+    pub fn of_no_op(error: OpError) -> RunError {
+        RunError { node: RunError::NOWHERE, error }
+    }
 }
 
 impl std::fmt::Display for RunError {

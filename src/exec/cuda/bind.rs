@@ -12,6 +12,7 @@ use super::{
     error::While,
     module::Function,
     product::{Operands, Prepared},
+    staging::Words,
     work::{Address, Arg, Epilogue, Work},
 };
 use crate::{ops::OpError, schedule::OpId};
@@ -20,10 +21,10 @@ use crate::{ops::OpError, schedule::OpId};
 pub(super) trait Memory {
     /// The address of bytes as `op` sees them.
     fn address(&self, op: OpId, at: Address) -> Result<CUdeviceptr, OpError>;
-    /// The scalar page: seed, step, values.
-    fn page(&self) -> CUdeviceptr;
-    /// The four words for faults of data.
-    fn faults(&self) -> CUdeviceptr;
+    /// The scalar page and the words for faults.
+    fn words(&self) -> Words;
+    /// A constant of the plan, in pinned memory.
+    fn constant(&self, bytes: &Arc<[u8]>) -> Result<*const u8, OpError>;
 }
 
 /// Work that can be added to a stream any number of times.
@@ -47,10 +48,15 @@ pub(super) enum Bound {
         bytes: usize,
     },
     Upload {
-        bytes: Arc<[u8]>,
+        /// In pinned memory.
+        from: *const u8,
+        bytes: usize,
         to: CUdeviceptr,
     },
 }
+
+// SAFETY: addresses, and descriptors that one thread uses at a time.
+unsafe impl Send for Bound {}
 
 /// The launches of works, as the modules want them: source, name and shared memory.
 pub(super) fn launches<'a>(
@@ -120,7 +126,8 @@ pub(super) fn bind(
         Work::Zero { at, bytes } => Bound::Zero { at: memory.address(op, *at)?, bytes: size(*bytes)? },
         Work::Upload { bytes, .. } if bytes.is_empty() => return Ok(None),
         Work::Upload { bytes, to } => {
-            Bound::Upload { bytes: Arc::clone(bytes), to: memory.address(op, *to)? }
+            let from = memory.constant(bytes)?;
+            Bound::Upload { from, bytes: bytes.len(), to: memory.address(op, *to)? }
         }
         Work::Host => return Err(OpError::new("internal: work of the host on the device")),
     }))
@@ -136,8 +143,8 @@ fn param(op: OpId, arg: &Arg, memory: &dyn Memory) -> Result<u64, OpError> {
     };
     Ok(match *arg {
         Arg::Address(at) => memory.address(op, at)?,
-        Arg::Page => memory.page(),
-        Arg::Fault => memory.faults(),
+        Arg::Page => memory.words().page,
+        Arg::Fault => memory.words().faults,
         Arg::U32(value) => narrow(value.to_ne_bytes()),
         Arg::I64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
         Arg::F32(value) => narrow(value.to_ne_bytes()),
@@ -174,7 +181,8 @@ impl Bound {
             Bound::Zero { at, bytes } => {
                 unsafe { result::memset_d8_async(*at, 0, *bytes, stream) }.during("clearing a tensor")
             }
-            Bound::Upload { bytes, to } => {
+            Bound::Upload { from, bytes, to } => {
+                let bytes = unsafe { std::slice::from_raw_parts(*from, *bytes) };
                 unsafe { result::memcpy_htod_async(*to, bytes, stream) }.during("uploading a constant")
             }
         }

@@ -17,7 +17,7 @@ use super::{
     module::Function,
     prepare::{self, Action, Step},
     session::Cuda,
-    staging::{Fault, Staging},
+    staging::{Constants, Fault, Staging, Words},
     work::{Address, Work},
 };
 use crate::{
@@ -28,7 +28,6 @@ use crate::{
         place::Root,
         run::{Printer, Run, check_arguments, half_written},
     },
-    ir::NodeId,
     ops::OpError,
     plan::{Instruction, Kernel, Plan},
     schedule::{BufferId, OpId},
@@ -42,12 +41,15 @@ pub struct Executable {
     /// Those of the launches of each step.
     functions: Vec<Vec<Function>>,
     staging: Staging,
+    constants: Constants,
     binding: Option<Binding>,
     /// The slots that a run writes.
     written: Vec<bool>,
     high_water: u64,
     /// Off where the driver refused to record the step.
     records: bool,
+    /// As in [`Stats::taken_bytes`].
+    taken: u64,
     printer: Option<Printer>,
 }
 
@@ -84,6 +86,9 @@ pub struct Stats {
     pub is_recorded: bool,
     /// Bytes on the device for the scalars of the step, which are not part of the plan.
     pub scalar_bytes: u64,
+    /// How many bytes less the device has free than before the session took memory, after this step took
+    /// its own: what the driver says, of all processes on the device.
+    pub taken_bytes: u64,
 }
 
 impl Stats {
@@ -97,7 +102,8 @@ impl Stats {
 struct Planned<'a> {
     arena: CUdeviceptr,
     slots: &'a [CUdeviceptr],
-    staging: &'a Staging,
+    words: Words,
+    constants: &'a Constants,
 }
 
 impl Planned<'_> {
@@ -121,19 +127,19 @@ impl Memory for Planned<'_> {
         Ok(self.root(at.root)? + at.offset)
     }
 
-    fn page(&self) -> CUdeviceptr {
-        self.staging.page()
+    fn words(&self) -> Words {
+        self.words
     }
 
-    fn faults(&self) -> CUdeviceptr {
-        self.staging.faults()
+    fn constant(&self, bytes: &Arc<[u8]>) -> Result<*const u8, OpError> {
+        self.constants.get(bytes)
     }
 }
 
 impl Executable {
     /// Checks that every operand lies inside its buffer, and compiles and loads all kernels.
     pub fn new(cuda: &Cuda, plan: Arc<Plan>) -> Result<Executable, OpError> {
-        cuda.context.enter()?;
+        cuda.admits(&plan)?;
         let steps = prepare::steps(&plan)?;
         let works = |step: &Step| match &step.action {
             Action::Device(works) => works.clone(),
@@ -148,6 +154,12 @@ impl Executable {
         });
         let functions = functions.collect();
         let staging = Staging::new(&cuda.context, &plan)?;
+        let uploaded: Vec<&Arc<[u8]>> = all
+            .iter()
+            .flatten()
+            .filter_map(|work| if let Work::Upload { bytes, .. } = work { Some(bytes) } else { None })
+            .collect();
+        let constants = Constants::new(&cuda.context, &uploaded)?;
         let written = prepare::written_slots(&plan)?;
         let high_water = prepare::high_water(&plan)?;
         let context = Arc::clone(&cuda.context);
@@ -157,10 +169,12 @@ impl Executable {
             steps,
             functions,
             staging,
+            constants,
             binding: None,
             written,
             high_water,
-            records: true,
+            records: cuda.records,
+            taken: 0,
             printer: None,
         })
     }
@@ -177,7 +191,8 @@ impl Executable {
 
     /// How much a step gives the device to do.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { scalar_bytes: self.staging.device_bytes(), ..Stats::default() };
+        let mut stats =
+            Stats { scalar_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
         for step in &self.steps {
             match &step.action {
                 Action::Host(_) => stats.parts += 1,
@@ -194,8 +209,10 @@ impl Executable {
         }
         stats.parts += 1;
         let parts = self.binding.as_ref().map(|binding| &binding.parts);
-        stats.is_recorded = parts
-            .is_some_and(|parts| parts.iter().all(|part| part.captured.is_some() || part.bound.is_empty()));
+        stats.is_recorded = parts.is_some_and(|parts| {
+            parts.iter().any(|part| part.captured.is_some())
+                && parts.iter().all(|part| part.captured.is_some() || part.bound.len() < 2)
+        });
         stats
     }
 
@@ -224,8 +241,7 @@ impl Executable {
         link: &mut Link<'_>,
     ) -> Result<Run, RunError> {
         let plan = Arc::clone(&self.plan);
-        let nowhere = plan.op_nodes.first().copied().unwrap_or(NodeId(0));
-        let fail = |error| RunError { node: nowhere, error };
+        let fail = RunError::of_no_op;
         check_arguments(&plan.graph, slots.iter().map(Persistent::ty), inputs.iter().map(Tensor::ty))
             .map_err(fail)?;
         if cancel.load(Ordering::Relaxed) {
@@ -236,12 +252,13 @@ impl Executable {
             return Err(fail(OpError::new("internal: a step that is prepared for another device")));
         }
         cuda.reserve(&plan, slots).map_err(fail)?;
+        self.taken = cuda.taken;
         let addresses = slots
             .iter()
             .map(|slot| slot.block(|block| block.is_on(&self.context)).map(|block| block.address()))
             .collect::<Option<Vec<CUdeviceptr>>>()
             .ok_or_else(|| fail(OpError::new("internal: a persistent tensor that is not on the device")))?;
-        let call = Call { page, inputs, cancel, link, nowhere };
+        let call = Call { page, inputs, cancel, link };
         let result = if cuda.checks {
             self.run_checked(cuda, addresses, slots, call)
         } else {
@@ -262,8 +279,7 @@ impl Executable {
         mut call: Call<'_, '_>,
     ) -> Result<Vec<Tensor>, RunError> {
         let plan = Arc::clone(&self.plan);
-        let nowhere = call.nowhere;
-        let fail = |error| RunError { node: nowhere, error };
+        let fail = RunError::of_no_op;
         let arena = cuda.arena();
         let mut binding = match self.binding.take() {
             Some(binding) if binding.arena == arena && binding.slots == addresses => binding,
@@ -275,6 +291,7 @@ impl Executable {
         upload.and_then(|()| cuda.compute.wait_for(&cuda.copies, &cuda.uploaded)).map_err(fail)?;
         let mut has_written = false;
         let mut host = Host::new(&plan);
+        let words = self.staging.words();
         let is_warm = binding.is_warm;
         for part in &mut binding.parts {
             if !has_written && call.cancel.load(Ordering::Relaxed) {
@@ -303,13 +320,13 @@ impl Executable {
             };
             started.map_err(|error| fail(half(error)))?;
             if let Some(op) = part.host {
-                let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(nowhere);
+                let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(RunError::NOWHERE);
                 let fail = |error| RunError { node, error: half(error) };
                 cuda.compute.wait("running a step").map_err(fail)?;
                 self.check_fault(has_written, true)?;
                 let action = self.steps.iter().find(|step| step.op == op).map(|step| &step.action);
                 if let Some(Action::Host(action)) = action {
-                    let memory = Planned { arena, slots: &binding.slots, staging: &self.staging };
+                    let memory = Planned { arena, slots: &binding.slots, words, constants: &self.constants };
                     host.act(op, action, &memory, &mut call, &mut self.printer).map_err(fail)?;
                 }
             }
@@ -334,10 +351,9 @@ impl Executable {
     ) -> Result<Vec<Tensor>, RunError> {
         let plan = Arc::clone(&self.plan);
         let context = Arc::clone(&self.context);
-        let nowhere = call.nowhere;
-        let fail = |error| RunError { node: nowhere, error };
-        let words = (self.staging.page(), self.staging.faults());
-        let mut memory = Guarded::new(&context, &plan, &cuda.compute, addresses, words);
+        let fail = RunError::of_no_op;
+        let words = self.staging.words();
+        let mut memory = Guarded::new(&context, &plan, &cuda.compute, addresses, words, &self.constants);
         let buffers: Vec<BufferId> = self.staging.input_buffers().collect();
         buffers.into_iter().try_for_each(|buffer| memory.make(buffer)).map_err(fail)?;
         cuda.compute.wait("making room for inputs").map_err(fail)?;
@@ -353,7 +369,7 @@ impl Executable {
                 continue;
             }
             let Some((step, functions)) = steps.next() else { break };
-            let node = plan.op_nodes.get(step.op.0 as usize).copied().unwrap_or(nowhere);
+            let node = plan.op_nodes.get(step.op.0 as usize).copied().unwrap_or(RunError::NOWHERE);
             if !has_written && call.cancel.load(Ordering::Relaxed) {
                 return Err(RunError { node, error: OpError::cancelled() });
             }
@@ -400,7 +416,8 @@ impl Executable {
 
     /// Puts addresses into all work.
     fn bind(&self, arena: CUdeviceptr, slots: Vec<CUdeviceptr>) -> Result<Binding, OpError> {
-        let memory = Planned { arena, slots: &slots, staging: &self.staging };
+        let words = self.staging.words();
+        let memory = Planned { arena, slots: &slots, words, constants: &self.constants };
         let mut parts = vec![Part { bound: Vec::new(), captured: None, host: None, writes: false }];
         for (step, functions) in self.steps.iter().zip(&self.functions) {
             let Some(part) = parts.last_mut() else { break };
@@ -422,8 +439,7 @@ impl Executable {
     /// downloads.
     fn check_fault(&mut self, has_written: bool, by_now: bool) -> Result<(), RunError> {
         let words = if by_now { self.staging.fault_by_now() } else { self.staging.fault() };
-        let node = self.plan.op_nodes.first().copied().unwrap_or(NodeId(0));
-        let words = words.map_err(|error| RunError { node, error })?;
+        let words = words.map_err(RunError::of_no_op)?;
         fault(&self.plan, words, has_written)
     }
 
@@ -441,7 +457,7 @@ fn change(written: &[bool], slots: &mut [Persistent]) {
 
 fn fault(plan: &Plan, words: Fault, has_written: bool) -> Result<(), RunError> {
     let Some((op, error)) = kernels::fault(plan, words) else { return Ok(()) };
-    let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(NodeId(0));
+    let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(RunError::NOWHERE);
     Err(RunError { node, error: if has_written { half_written(error) } else { error } })
 }
 
@@ -463,7 +479,6 @@ pub(super) struct Call<'a, 'l> {
     pub inputs: &'a [Tensor],
     pub cancel: &'a AtomicBool,
     pub link: &'a mut Link<'l>,
-    pub nowhere: NodeId,
 }
 
 fn bind_all(

@@ -12,6 +12,7 @@ use super::{
     context::Context,
     error::While,
     memory::{Block, Stream},
+    staging::{Constants, Words},
     work::Address,
 };
 use crate::{
@@ -83,8 +84,8 @@ pub(super) struct Guarded<'a> {
     /// Buffers whose place another takes over.
     taken_over: Vec<bool>,
     slots: Vec<CUdeviceptr>,
-    page: CUdeviceptr,
-    faults: CUdeviceptr,
+    words: Words,
+    constants: &'a Constants,
 }
 
 impl<'a> Guarded<'a> {
@@ -93,7 +94,8 @@ impl<'a> Guarded<'a> {
         plan: &'a Plan,
         stream: &'a Stream,
         slots: Vec<CUdeviceptr>,
-        (page, faults): (CUdeviceptr, CUdeviceptr),
+        words: Words,
+        constants: &'a Constants,
     ) -> Guarded<'a> {
         let mut taken_over = vec![false; plan.buffers.len()];
         for old in plan.schedule.overwrites.iter().flatten() {
@@ -110,8 +112,8 @@ impl<'a> Guarded<'a> {
             workspace: None,
             taken_over,
             slots,
-            page,
-            faults,
+            words,
+            constants,
         }
     }
 
@@ -215,11 +217,11 @@ impl Memory for Guarded<'_> {
         }
     }
 
-    fn page(&self) -> CUdeviceptr {
-        self.page
+    fn words(&self) -> Words {
+        self.words
     }
 
-    fn faults(&self) -> CUdeviceptr {
-        self.faults
+    fn constant(&self, bytes: &Arc<[u8]>) -> Result<*const u8, OpError> {
+        self.constants.get(bytes)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{result, sys::CUdeviceptr};
 
 use super::{
-    bind::Memory, error::While, executable::Call, prepare::HostAction, staging::Part, work::Address,
+    bind::Memory, error::While, executable::Call, memory, prepare::HostAction, staging::Part, work::Address,
 };
 use crate::{
     exec::{
@@ -107,5 +107,5 @@ fn upload(op: OpId, place: &Place, tensor: &Tensor, memory: &dyn Memory) -> Resu
     let offset = place.layout.offset * place.ty.dtype().size();
     let to = base(op, place, memory)? + offset as u64;
     // SAFETY: as in `download`.
-    unsafe { result::memcpy_htod_sync(to, tensor.bytes()) }.during("uploading a tensor")
+    unsafe { memory::upload(to, tensor.bytes()) }
 }

@@ -65,7 +65,7 @@ impl Block {
         self.context.enter()?;
         // SAFETY: the block holds that many bytes, and no work that uses them is on its way: every run
         // waits for its end.
-        unsafe { result::memcpy_htod_sync(self.address, bytes) }.during("uploading a tensor")
+        unsafe { upload(self.address, bytes) }
     }
 
     /// Copies the first bytes of the block into `bytes`, and waits until that is done.
@@ -80,6 +80,19 @@ impl Block {
         // SAFETY: as in `upload`.
         unsafe { result::memcpy_dtoh_sync(bytes, self.address) }.during("downloading a tensor")
     }
+}
+
+/// Copies bytes to the device, and waits until they are there.
+///
+/// # Safety
+/// The address is that of as many bytes of the current context, which no work on its way uses.
+pub(super) unsafe fn upload(to: CUdeviceptr, bytes: &[u8]) -> Result<(), OpError> {
+    const WHAT: &str = "uploading a tensor";
+    // SAFETY: as for this function.
+    unsafe { result::memcpy_htod_sync(to, bytes) }.during(WHAT)?;
+    // The copy returns when the bytes are read, and other streams do not wait for this one.
+    // SAFETY: the stream of the context itself is always there.
+    unsafe { stream::synchronize(stream::null()) }.during(WHAT)
 }
 
 impl Drop for Block {
@@ -118,6 +131,12 @@ impl Pinned {
             unsafe { start.write_bytes(0, bytes) };
         }
         Ok(Pinned { context: Arc::clone(context), start, bytes })
+    }
+
+    /// The address of bytes in it.
+    pub fn at(&self, start: usize, bytes: usize) -> Option<*const u8> {
+        let end = start.checked_add(bytes)?;
+        (end <= self.bytes).then(|| self.start.wrapping_add(start).cast_const())
     }
 
     /// The bytes. No copy from or to them may be on its way.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{result, sys::CUdeviceptr};
+use rustc_hash::FxHashMap;
 
 use super::{
     context::Context,
@@ -81,6 +82,49 @@ impl Part {
     }
 }
 
+/// Constants of a plan, in memory that a recorded step may copy from.
+pub(super) struct Constants {
+    pinned: Pinned,
+    /// Where each of them begins, by its address.
+    places: FxHashMap<usize, usize>,
+}
+
+impl Constants {
+    pub fn new(context: &Arc<Context>, all: &[&Arc<[u8]>]) -> Result<Constants, OpError> {
+        let mut places = FxHashMap::default();
+        let mut next = 0u64;
+        for bytes in all {
+            if places.insert(bytes.as_ptr().addr(), next as usize).is_none() {
+                next = next.saturating_add(bytes.len() as u64).next_multiple_of(ALIGNMENT);
+            }
+        }
+        let mut pinned = Pinned::new(context, next)?;
+        for bytes in all {
+            let start = places.get(&bytes.as_ptr().addr()).copied().unwrap_or(0);
+            if let Some(target) = pinned.bytes().get_mut(start..start + bytes.len()) {
+                target.copy_from_slice(bytes);
+            }
+        }
+        Ok(Constants { pinned, places })
+    }
+
+    /// The pinned bytes of a constant.
+    pub fn get(&self, bytes: &Arc<[u8]>) -> Result<*const u8, OpError> {
+        let start = self.places.get(&bytes.as_ptr().addr());
+        let missing = || OpError::new("internal: a constant that is not pinned");
+        self.pinned.at(*start.ok_or_else(missing)?, bytes.len()).ok_or_else(missing)
+    }
+}
+
+/// Addresses on the device that every kernel may ask for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words {
+    /// The scalar page: seed, step, values.
+    pub page: CUdeviceptr,
+    /// The four words for faults of data.
+    pub faults: CUdeviceptr,
+}
+
 /// Memory for the exchange with one executable.
 pub(super) struct Staging {
     /// Faults, then the scalar page.
@@ -130,12 +174,9 @@ impl Staging {
         Ok(Staging { block, up, down, inputs, outputs, page_bytes })
     }
 
-    pub fn faults(&self) -> CUdeviceptr {
-        self.block.address()
-    }
-
-    pub fn page(&self) -> CUdeviceptr {
-        self.block.address() + FAULT_BYTES as u64
+    /// Where kernels find the scalars and tell faults.
+    pub fn words(&self) -> Words {
+        Words { page: self.block.address() + FAULT_BYTES as u64, faults: self.block.address() }
     }
 
     /// Bytes on the device that are not part of the plan.

@@ -82,7 +82,8 @@ pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> 
     let source = source(x, reduce, &kept, &over);
     let in_rows = over.axes.last().is_none_or(|axis| axis.strides == [1]);
     let columns = kept.axes.last().is_some_and(|axis| axis.strides == [1] && axis.size >= 8) && !in_rows;
-    if n <= CHUNK && !columns {
+    // Of nothing, the other kernels have no chunk to begin with.
+    if n == 0 || n <= CHUNK && !columns {
         let kernel = Kernel::new(source, "reduce_short").arg(x).arg(y).sizes([outputs, n]);
         return Ok(vec![kernel.blocks(outputs.div_ceil(16), 1, 1, THREADS)?]);
     }
