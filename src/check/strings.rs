@@ -152,7 +152,7 @@ impl Evaluator {
     /// The tensor itself, in the script; `None` in mode Check.
     pub(super) fn host_tensor(&mut self, value: &Value, span: Span) -> Eval<Option<Tensor>> {
         match value {
-            Value::Stored(stored) => Ok(stored.data.clone()),
+            Value::Stored(stored) => self.tensor_of(stored, span),
             Value::Param(cell) if !self.in_graph() => {
                 self.prepare_cell(cell, span)?;
                 self.cell_data(cell, span)

@@ -48,11 +48,7 @@ pub struct Outcome {
 }
 
 impl<'a> Trials<'a> {
-    pub fn new(
-        checked: &Checked,
-        recompile: Recompile<'a>,
-        cancel: &'a CancelToken,
-    ) -> Trials<'a> {
+    pub fn new(checked: &Checked, recompile: Recompile<'a>, cancel: &'a CancelToken) -> Trials<'a> {
         let nodes: usize = checked.plans.iter().map(|p| p.graph.len()).sum();
         Trials {
             sources: Arc::clone(&checked.sources),

@@ -190,7 +190,10 @@ mod tests {
         assert_eq!(excess(FRAME, &texts), 0);
         let placed = place(FRAME, &texts, "…");
         assert_eq!(placed.cut, [0usize; 0]);
-        assert_eq!(placed.lines[2..], ["    │         ╰──────────── one", "    │                │", "    │                ╰──── two"]);
+        assert_eq!(
+            placed.lines[2..],
+            ["    │         ╰──────────── one", "    │                │", "    │                ╰──── two"]
+        );
     }
 
     #[test]

@@ -98,7 +98,8 @@ impl Loss {
         let texts = [self.left, self.right, self.labels].map(|e| tree.text(tree.ast.expr(e).span));
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         let mut words = texts.iter().flat_map(|t| t.split(|c| !is_word(c)));
-        between.all(|s| s.file != to.file || s.end <= from.start || to.end <= s.start) && words.all(|w| !NAMES.contains(&w))
+        between.all(|s| s.file != to.file || s.end <= from.start || to.end <= s.start)
+            && words.all(|w| !NAMES.contains(&w))
     }
 
     fn span(&self, tree: &Tree<'_>) -> Span {
