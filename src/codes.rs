@@ -67,6 +67,7 @@ codes! {
     MODEL = "TG0237", "a model used in a way it is not made for";
     DEPENDS_ON_RANK = "TG0238", "graph code that is not the same on every rank";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
+    SHARD = "TG0241", "a model that cannot be spread over the ranks this way";
 
     // Memory: what keeps it.
     KEPT_BY_OUTPUT = "TG0301", "a value is kept to the end of the step only to be returned";
@@ -101,6 +102,8 @@ codes! {
     BUCKET_ACROSS_COLLECTIVE = "TG0333", "a bucket that is kept across its collective";
     VIEW_OF_GATHERED = "TG0334", "a view of a gathered unit that outlives its use";
     GATHERED_AHEAD = "TG0335", "units that are gathered long before their use";
+
+    HOOK_OVERFLOW = "TG0338", "a hook that adds in f16 what may overflow";
 
     // Memory: contracts.
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";

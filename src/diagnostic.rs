@@ -19,6 +19,21 @@ pub struct Label {
     pub text: String,
 }
 
+impl Label {
+    /// What a label says at a further place of the same fault.
+    const AGAIN: &str = "and here";
+
+    /// A further place of the same fault.
+    pub fn again(span: Span) -> Label {
+        Label { span, text: Self::AGAIN.into() }
+    }
+
+    /// Whether this is a further place of the same fault, of which a reader needs to see a few only.
+    pub fn is_again(&self) -> bool {
+        self.text == Self::AGAIN
+    }
+}
+
 /// Replaces the text of `span` by `text`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {

@@ -398,6 +398,10 @@ fn budgets_that_are_written_wrong() {
     let cases = [
         ("budget 1 MiB\n  budget 2 MiB", "6: TG0233 a step has one `budget` | keep the smaller one"),
         ("budget net", "5: TG0210 a budget is a size in bytes, got a list | write `budget 4 GiB`"),
+        (
+            "budget -1",
+            "5: TG0210 a budget is a size in bytes, got -1 bytes: it cannot be negative | write `budget 4 GiB`",
+        ),
     ];
     for (statements, message) in cases {
         assert_eq!(messages(&small(statements)), message);

@@ -212,12 +212,14 @@ fn reductions_and_movement() -> Texts {
                 ReduceKind::Sum | ReduceKind::Prod => dtype != DType::Bool,
                 _ => true,
             };
-            for axes in [&[0usize][..], &[1], &[0, 1]] {
-                for shape in [small, &[300, 500]] {
-                    if fits {
-                        op(&mut texts, Reduce { kind, axes: axes.into() }, &[(dtype, shape)]);
-                    }
-                }
+            if !fits {
+                continue;
+            }
+            op(&mut texts, Reduce { kind, axes: [1].into() }, &[(dtype, small)]);
+            // The text is the same for all kinds but for what is folded; the layouts differ.
+            if matches!(kind, ReduceKind::Sum | ReduceKind::Max) {
+                op(&mut texts, Reduce { kind, axes: [0].into() }, &[(dtype, &[300, 500])]);
+                op(&mut texts, Reduce { kind, axes: [0, 1].into() }, &[(dtype, &[300, 500])]);
             }
         }
         op(&mut texts, ArgReduce { largest: true, axis: 1 }, &[(dtype, small)]);

@@ -3,8 +3,8 @@
 //! silence that is right. Names are those of the list of reports that the programs come from.
 //!
 //! Not here, since one device cannot show them: a collective in a region (A6), weights of a sharded
-//! group in a region (the rest of A10), offloading (A27), and everything about ranks and flat groups
-//! from A28 to A38.
+//! group in a region (the rest of A10), offloading (A27, and that of A47), hooks and buckets (A35,
+//! A36, and those of A37), and what is about flat groups from A28 to A34.
 
 use std::{fs, path::Path};
 
@@ -359,6 +359,48 @@ fn a23_carried_state_has_one_buffer() {
     assert!(plan.kernels.iter().all(|k| !matches!(k, Kernel::Copy { .. })));
     // Two states and one input of a MiB each.
     assert_eq!(peak(&checked), 3 * MIB);
+}
+
+#[test]
+fn a37_a_weight_in_two_regions_is_updated_once_with_all_of_its_gradient() {
+    let checked = check("a37_shared");
+    let d = find(&checked, "TG0341");
+    assert!(d.message.contains("`net.spare.w`, `net.spare.b`"), "{}", d.message);
+    assert!(d.notes.iter().any(|n| n == "nothing uses them before this line"), "{:?}", d.notes);
+    // Four parameters are written, each once; what nothing uses is not there at all.
+    let plan = &checked.plans[0];
+    assert_eq!(plan.graph.nodes().filter(|n| n.op().name() == "write").count(), 4);
+    // Trained with regions and without, the weights are the same bits.
+    let trained = |text: &str| {
+        let program = Engine::new().compile(Source::text("a37.tg", text)).unwrap();
+        let mut session = program.session().unwrap();
+        session.run().unwrap();
+        let x = tg::exec::Tensor::from_slice(&[256, 64], &vec![0.25f32; 256 * 64]).unwrap();
+        session.call("train", &[x.into()]).unwrap();
+        ["net.shared.w", "net.shared.b", "net.own.w"].map(|name| {
+            let value = session.get(name).unwrap();
+            value.as_tensor().and_then(|t| t.as_slice::<f32>()).unwrap().to_vec()
+        })
+    };
+    let with = text("a37_shared");
+    let without = with.replace("checkpoint < ", "").replace(" >", "");
+    assert_eq!(trained(&with), trained(&without));
+}
+
+#[test]
+fn a47_a_broadcast_has_the_bytes_of_its_base() {
+    let checked = check("a47_broadcast");
+    assert!(checked.is_sound(), "{:?}", checked.diagnostics);
+    let plan = &checked.plans[0];
+    // Nothing of the repeated row's 4 MiB: what is kept for the backward pass are the row and, of the
+    // step's own shape, one value of the forward pass.
+    let row = plan.schedule_graph.buffer_ids().filter(|b| {
+        let value = plan.buffers[b.0 as usize].value;
+        plan.graph.ty(value).shape() == [1024]
+    });
+    assert!(row.map(|b| plan.schedule_graph.buffer(b).bytes).all(|bytes| bytes == 4096));
+    assert!(peak(&checked) < 12 * MIB + 64 * 1024, "{}", peak(&checked));
+    assert!(codes(&checked).is_empty(), "{:?}", checked.diagnostics);
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn library_frames_are_shown_when_asked_for() {
     let plain = folder.tg(&["check", "a.tg"]).out;
     assert!(!plain.contains("std/nn.tg"), "{plain}");
     let with = folder.tg(&["check", "--library-frames", "a.tg"]).out;
-    assert!(with.contains("std/nn.tg") && with.contains("by way of this line of the library"), "{with}");
+    assert!(with.contains("std/nn.tg") && with.matches("by way of this").count() == 1, "{with}");
 }
 
 #[test]

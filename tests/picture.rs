@@ -137,6 +137,43 @@ fn mouse_keyboard_and_search() {
         assert_eq!(browser.text("list-title"), format!("{found} found"));
         browser.eval("document.querySelector('#list button').click()");
         assert!(browser.text("details").starts_with("hidden"));
+        assert_eq!(
+            browser.eval("document.querySelector('#list button').getAttribute('aria-current')"),
+            "true"
+        );
+        // The list says of which line a buffer is: names alone are not unique.
+        assert!(browser.text("list").contains("line "), "{}", browser.text("list"));
+    });
+}
+
+/// Without a buffer chosen, the kinds of what is alive at the peak are listed, largest first, and add up.
+#[test]
+fn the_peak_is_split_by_kind() {
+    with_browser("kinds", |browser| {
+        let (html, step) = small();
+        browser.open(&html);
+        let sum =
+            "(() => { const o = order(); return o.byKind.reduce((sum, kind) => sum + kind[o.peak], 0); })()";
+        let order = &step.orders[0];
+        assert_eq!(browser.eval(sum), order.persistent_bytes + live_peak(order));
+        let shown = browser.eval("document.querySelectorAll('#details .kinds dt').length").as_u64().unwrap();
+        let there = browser.eval("order().byKind.filter((kind) => kind[order().peak] > 0).length");
+        assert!(shown > 1 && there == shown, "{shown} {there}");
+    });
+}
+
+/// On a narrow window nothing lies over anything else.
+#[test]
+fn a_narrow_window_has_all_parts_below_each_other() {
+    with_browser("narrow", |browser| {
+        let (html, _) = small();
+        browser.resize(480, 900);
+        browser.open(&html);
+        let tops = "['curve', 'legend', 'map', 'time', 'details', 'list'].map((id) => { const box = document.getElementById(id).getBoundingClientRect(); return [box.top, box.bottom]; })";
+        let boxes: Vec<(f64, f64)> = serde_json::from_value(browser.eval(tops)).unwrap();
+        for pair in boxes.windows(2) {
+            assert!(pair[0].1 <= pair[1].0 + 0.5, "{boxes:?}");
+        }
     });
 }
 

@@ -221,3 +221,148 @@ fn fresh_memory_is_poisoned() {
     let error = unsafe { result::malloc_sync(total + 1) }.unwrap_err();
     assert_eq!(error.0, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
 }
+
+/// A product with both operands row-major, which are columns first for the library: c = a · b is c' = b' · a'.
+#[test]
+fn products_are_those_of_cublas_lt() {
+    use cudarc::cublaslt::{
+        result as lt,
+        sys::{
+            cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+            cublasLtMatmulDescAttributes_t::{
+                CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_TRANSB,
+            },
+            cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            cudaDataType_t::CUDA_R_32F,
+        },
+    };
+    use cudarc::driver::{DevicePtr, DevicePtrMut};
+
+    let Some((_, stream)) = device() else { return };
+    let (m, n, k) = (3usize, 4usize, 5usize);
+    let a: Vec<f32> = (0..m * k).map(|i| i as f32 * 0.5 - 3.0).collect();
+    let b: Vec<f32> = (0..k * n).map(|i| i as f32 * 0.25 - 2.0).collect();
+    let bias: Vec<f32> = (0..n).map(|i| i as f32 * 10.0).collect();
+    // The left operand lies transposed.
+    let turned: Vec<f32> = (0..m * k).map(|i| a[(i % m) * k + i / m]).collect();
+    let (on_a, on_b) = (stream.clone_htod(&turned).unwrap(), stream.clone_htod(&b).unwrap());
+    let on_bias = stream.clone_htod(&bias).unwrap();
+    let mut c = unsafe { stream.alloc::<f32>(m * n) }.unwrap();
+    let workspace = unsafe { stream.alloc::<u8>(1024) }.unwrap();
+    let transposed = 1i32;
+    let limit = 1024u64;
+    let epilogue = CUBLASLT_EPILOGUE_BIAS;
+    let scale = [1f32, 0.0];
+    let pointer = |slice: &dyn Fn() -> u64| slice() as *mut std::ffi::c_void;
+    unsafe {
+        let handle = lt::create_handle().unwrap();
+        let desc = lt::create_matmul_desc(CUBLAS_COMPUTE_32F, CUDA_R_32F).unwrap();
+        let at_bias = on_bias.device_ptr(&stream).0;
+        for (attribute, value, bytes) in [
+            (CUBLASLT_MATMUL_DESC_TRANSB, (&raw const transposed).cast(), 4),
+            (CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), 4),
+            (CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const at_bias).cast(), 8),
+        ] {
+            lt::set_matmul_desc_attribute(desc, attribute, value, bytes).unwrap();
+        }
+        let left = lt::create_matrix_layout(CUDA_R_32F, n as u64, k as u64, n as i64).unwrap();
+        let right = lt::create_matrix_layout(CUDA_R_32F, m as u64, k as u64, m as i64).unwrap();
+        let out = lt::create_matrix_layout(CUDA_R_32F, n as u64, m as u64, n as i64).unwrap();
+        let preference = lt::create_matmul_pref().unwrap();
+        let attribute = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        lt::set_matmul_pref_attribute(preference, attribute, (&raw const limit).cast(), 8).unwrap();
+        let found = lt::get_matmul_algo_heuristic(handle, desc, left, right, out, out, preference).unwrap();
+        assert!(found.workspaceSize <= 1024);
+        let at_c = c.device_ptr_mut(&stream).0;
+        let product = |at_a: u64| {
+            lt::matmul(
+                handle,
+                desc,
+                (&raw const scale[0]).cast(),
+                (&raw const scale[1]).cast(),
+                pointer(&|| on_b.device_ptr(&stream).0),
+                left,
+                at_a as *const std::ffi::c_void,
+                right,
+                at_c as *const std::ffi::c_void,
+                out,
+                at_c as *mut std::ffi::c_void,
+                out,
+                &raw const found.algo,
+                pointer(&|| workspace.device_ptr(&stream).0),
+                1024,
+                stream.cu_stream().cast(),
+            )
+        };
+        let at_a = on_a.device_ptr(&stream).0;
+        // An operand that is less aligned than was promised, and one outside of what was allocated.
+        product(at_a + 4).unwrap_err();
+        product(at_a + 4096).unwrap_err();
+        product(at_a).unwrap();
+    }
+    let found = stream.clone_dtoh(&c).unwrap();
+    for row in 0..m {
+        for column in 0..n {
+            let sum: f32 = (0..k).map(|i| a[row * k + i] * b[i * n + column]).sum();
+            assert!((found[row * n + column] - sum - bias[column]).abs() < 1e-4);
+        }
+    }
+    // The library may write what it likes into its workspace; this one does.
+    assert!(stream.clone_dtoh(&workspace).unwrap().iter().all(|&byte| byte == 0xff));
+}
+
+/// Which fault a child process of these tests commits.
+const FAULT: &str = "SOFTDEVICE_TEST_FAULT";
+
+/// A kernel that does something wrong, in a process of its own: errors stay.
+#[test]
+fn faults_of_kernels_are_found() {
+    const KERNELS: &str = r#"
+        extern "C" __global__ void write(float* x, long long at) { x[at] = 1.0f; }
+        extern "C" __global__ void part(float* x) {
+            if (threadIdx.x < 16) __syncthreads();
+            x[0] = 1.0f;
+        }"#;
+    use sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED};
+    // Just behind the allocation, just before it, far away; a barrier that half of the threads reach; a fault
+    // on demand.
+    let cases = [
+        ("behind", "write", 8i64, CUDA_ERROR_ILLEGAL_ADDRESS),
+        ("before", "write", -1, CUDA_ERROR_ILLEGAL_ADDRESS),
+        ("away", "write", 1 << 40, CUDA_ERROR_ILLEGAL_ADDRESS),
+        ("barrier", "part", 0, CUDA_ERROR_LAUNCH_FAILED),
+        ("demand", "write", 0, CUDA_ERROR_LAUNCH_FAILED),
+    ];
+    let Ok(wanted) = std::env::var(FAULT) else {
+        if softdevice::folder().is_none() {
+            return;
+        }
+        for (case, ..) in cases {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "faults_of_kernels_are_found", "--nocapture"]).env(FAULT, case);
+            if case == "demand" {
+                child.env("SOFTDEVICE_FAULT", "launch:1");
+            }
+            let output = child.output().unwrap();
+            assert!(output.status.success(), "{case}: {}", String::from_utf8_lossy(&output.stderr));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("[software device] error"), "{case}: {said}");
+        }
+        return;
+    };
+    let (context, stream) = device().expect("a device");
+    let (_, name, at, expected) = *cases.iter().find(|case| case.0 == wanted).expect("a case");
+    let kernel = function(&context, KERNELS, name);
+    let mut x = stream.alloc_zeros::<f32>(8).unwrap();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&mut x);
+    if name == "write" {
+        launch.arg(&at);
+    }
+    unsafe { launch.launch(config(1, 32, 0)) }.unwrap();
+    // Found when the host waits, and it stays.
+    assert_eq!(stream.synchronize().unwrap_err().0, expected);
+    assert_eq!(stream.synchronize().unwrap_err().0, expected);
+    assert_eq!(stream.clone_htod(&[1f32]).unwrap_err().0, expected);
+}

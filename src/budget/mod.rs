@@ -119,6 +119,7 @@ impl<'g> Curve<'g> {
         if let Some(Some(point)) = self.points.get(candidate) {
             return Ok(*point);
         }
+        OpError::if_cancelled()?;
         let mut point = Point { peak_bytes: 0, flops: 0.0, regions: 0, candidate };
         let graph = self.graph_of(&point)?;
         let plan = lower::plan(&graph, "", &quick(self.target))?;

@@ -119,7 +119,10 @@ impl Evaluator {
                     let mut diagnostic = Diagnostic::error(codes::ARGUMENTS, name.span, message);
                     match closest(&name.name, params.iter().map(|p| p.name)) {
                         Some(close) => diagnostic.help.push(format!("did you mean `{close}`?")),
-                        None => diagnostic.help.extend(foreign_argument(&name.name)),
+                        None => {
+                            let has = |own: &str| params.iter().any(|p| p.name == own);
+                            diagnostic.help.extend(foreign_argument(&name.name, has));
+                        }
                     }
                     return Err(self.report(diagnostic.note(signature(title, params))));
                 }
@@ -150,7 +153,17 @@ fn signature(title: &str, params: &[ParamName<'_>]) -> String {
 }
 
 /// Argument names of NumPy and PyTorch.
-fn foreign_argument(name: &str) -> Option<String> {
+fn foreign_argument(name: &str, has: impl Fn(&str) -> bool) -> Option<String> {
+    let other = match name {
+        "dtype" => Some("casts are calls, `f32(x)`; a model's dtype stands behind it, `Net() in bf16`"),
+        "device" => Some("the device is chosen with `--device`"),
+        "requires_grad" => Some("every `param` is trained, `param frozen` is not"),
+        "inplace" => Some("tensors are values: write `x = relu(x)`"),
+        _ => None,
+    };
+    if let Some(text) = other {
+        return Some(text.into());
+    }
     let own = match name {
         "dim" | "dims" => "axis",
         "keepdim" | "keepdims" => "keep",
@@ -158,8 +171,13 @@ fn foreign_argument(name: &str) -> Option<String> {
         "learning_rate" => "lr",
         "is_causal" => "causal",
         "size" => "shape",
+        "in_features" | "in_channels" => "n_in",
+        "out_features" | "out_channels" => "n_out",
+        "num_embeddings" => "n",
+        "embedding_dim" | "normalized_shape" | "num_features" => "d",
+        "batch_size" => "size",
         "unbiased" | "correction" => "ddof",
         _ => return None,
     };
-    Some(format!("it is called `{own}` here"))
+    has(own).then(|| format!("it is called `{own}` here"))
 }

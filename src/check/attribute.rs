@@ -71,6 +71,8 @@ impl Evaluator {
                     diagnostic.help.push(format!("a name with a dot is an index: `[\"{dotted}\"]`"));
                 } else if base.is_tensor() && name == "item" && self.in_graph() {
                     diagnostic.help.push("return it: in the script a tensor has a value, `float(x)`".into());
+                } else if let (Value::Model(_), Some(tip)) = (base, foreign_method_of_model(name)) {
+                    diagnostic.help.push(tip.into());
                 } else if let Some(tip) = foreign_field(name).filter(|_| !is_own) {
                     diagnostic.help.push(tip.into());
                 } else if base.is_tensor() && super::tensor::find(name).is_some() {
@@ -90,6 +92,22 @@ impl Evaluator {
 
     fn tensor_attribute(&mut self, base: &Value, name: &str, span: Span) -> Eval<Option<Value>> {
         let Some(ty) = self.tensor_type(base) else { return Ok(None) };
+        if matches!(name, "shape" | "rank" | "size" | "T")
+            && let Some(group) = self.part_group(base)
+        {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::SHARD,
+                    span,
+                    format!("`.{name}` of a parameter of `{}`, which is spread over the ranks", group.title),
+                )
+                .secondary(group.span, "by this statement")
+                .note("an optimizer sees this rank's part of a vector, not the parameter's own shape")
+                .help(
+                    "`zeros_like(p)` makes a state; what depends on the shape needs an optimizer of its own",
+                ),
+            ));
+        }
         Ok(Some(match name {
             "shape" => Value::list(ty.shape().iter().map(|&d| Value::Int(d as i64)).collect()),
             "dtype" => Value::DType(ty.dtype()),
@@ -139,6 +157,21 @@ impl Evaluator {
             _ => Vec::new(),
         }
     }
+}
+
+/// What models of other libraries do by themselves, and what is written instead.
+fn foreign_method_of_model(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "to" | "half" | "float" | "double" | "bfloat16" | "astype" | "type" => {
+            "a model's dtype is chosen where it is made, `let net = Net() in bf16`; the device with `--device`"
+        }
+        "zero_grad" => "gradients are values and never accumulate by themselves: nothing to reset",
+        "apply" | "init" => "initial values stand in the declaration: `param w: f32[n, m] = init.kaiming()`",
+        "named_parameters" | "modules" | "children" => {
+            "the fields of a model have names: `net.layers[0].w`; a list of all is in `tg plan`"
+        }
+        _ => return None,
+    })
 }
 
 /// The function behind a method that would change a tensor in its place: `relu_`.

@@ -47,12 +47,17 @@ impl Evaluator {
             _ => None,
         };
         let Some(bytes) = bytes else {
-            let kind = value.kind();
+            let what = match &value {
+                Value::Int(bytes) => format!("{bytes} bytes: it cannot be negative"),
+                Value::Float(bytes) if bytes.is_nan() => "NaN".to_owned(),
+                Value::Float(bytes) => format!("{bytes} bytes: it cannot be negative"),
+                _ => value.kind(),
+            };
             return Err(self.report(
                 Diagnostic::error(
                     codes::TYPE_MISMATCH,
                     at,
-                    format!("a budget is a size in bytes, got {kind}"),
+                    format!("a budget is a size in bytes, got {what}"),
                 )
                 .help("write `budget 4 GiB`"),
             ));

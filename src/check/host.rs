@@ -216,8 +216,8 @@ impl Evaluator {
                     .label("declared here"),
                 ));
             };
-            cell.set_data(tensor.clone());
-            return Ok(());
+            let (cell, tensor) = (Arc::clone(cell), tensor.clone());
+            return self.set_whole(&cell, tensor, span);
         }
         let is_definition = matches!(
             old,
@@ -225,6 +225,7 @@ impl Evaluator {
                 | Value::Function(_)
                 | Value::ModelDef(_)
                 | Value::OptimizerDef(_)
+                | Value::Hook(_)
                 | Value::Module(_)
         );
         if path.contains('.') || is_definition {

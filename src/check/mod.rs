@@ -22,6 +22,7 @@ mod frame;
 mod function;
 mod gradient;
 mod held;
+mod hook;
 mod host;
 mod host_call;
 mod index;
@@ -44,11 +45,13 @@ mod resume;
 mod run;
 mod scope;
 mod script;
+mod shard;
 mod step;
 mod step_args;
 mod step_plan;
 mod stmt;
 mod strings;
+mod sync;
 pub mod tensor;
 mod tree;
 mod types;
@@ -274,6 +277,8 @@ pub struct Evaluator {
     checked_inits: FxHashSet<(Span, Type)>,
     /// Types of optimizer states, by (place of the expression, type of the parameter).
     state_types: FxHashMap<(Span, Type), Type>,
+    /// Variables of the script that differ between ranks.
+    rank_names: FxHashSet<Name>,
     /// Passes of loops since the host's call began.
     pub passes: u64,
     /// How many script expressions with random numbers there were.
@@ -308,6 +313,7 @@ pub struct Evaluator {
     in_template: bool,
     /// The group of ranks that this one belongs to.
     pub comm: Box<dyn Comm>,
+    shards: shard::Shards,
     /// Of this evaluator: objects that hosts hold belong to one.
     pub id: u64,
 }
@@ -346,6 +352,7 @@ impl Evaluator {
             declared: None,
             checked_inits: FxHashSet::default(),
             state_types: FxHashMap::default(),
+            rank_names: FxHashSet::default(),
             passes: 0,
             random_calls: 0,
             used_sets: FxHashSet::default(),
@@ -365,6 +372,7 @@ impl Evaluator {
             templates: Default::default(),
             in_template: false,
             comm: Box::new(Alone),
+            shards: shard::Shards::default(),
             id: value::fresh_id(),
         }
     }
@@ -379,6 +387,7 @@ impl Evaluator {
         if !self.judge_declarations(&ast) && self.mode == Mode::Run {
             return Err(Halt::Reported);
         }
+        rank::names_of_rank(&ast, &mut self.rank_names);
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);

@@ -21,6 +21,7 @@ use crate::{
 /// The modules that come with `tg`, written in the language.
 pub const LIBRARY: &[(&str, &str)] = &[
     ("core", include_str!("../../stdlib/core.tg")),
+    ("hooks", include_str!("../../stdlib/hooks.tg")),
     ("init", include_str!("../../stdlib/init.tg")),
     ("loss", include_str!("../../stdlib/loss.tg")),
     ("metrics", include_str!("../../stdlib/metrics.tg")),
@@ -107,6 +108,11 @@ impl Evaluator {
                     diagnostic.help.push(tip.into());
                 } else if let Some(close) = closest(&name.name, LIBRARY.iter().map(|(n, _)| *n)) {
                     diagnostic.help.push(format!("did you mean `{close}`?"));
+                } else {
+                    let names: Vec<&str> = LIBRARY.iter().map(|(n, _)| *n).collect();
+                    diagnostic
+                        .notes
+                        .push(format!("modules of the library: {}", super::index::listed(&names)));
                 }
                 self.modules.insert(Name::clone(&name.name), ModuleState::Failed);
                 Err(self.report(diagnostic))

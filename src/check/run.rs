@@ -70,6 +70,7 @@ impl Evaluator {
 
     /// Runs a finished graph of the script; the tensors in `value` become tensors of the script.
     fn finish(&mut self, mut frame: Frame, value: Value, span: Span) -> Eval {
+        frame.end_gather();
         let mut outputs: Vec<ValueId> = Vec::new();
         let id = frame.id;
         collect_tensors(&value, &mut |tensor| {
@@ -140,7 +141,7 @@ impl Evaluator {
     }
 
     /// A parameter or state that there is no memory for.
-    fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
+    pub(super) fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
         let message = format!("no memory for `{}`: {error}", cell.name());
         self.report(Diagnostic::error(codes::LIMIT, span, message).secondary(cell.span, "declared here"))
     }
@@ -293,7 +294,7 @@ impl Evaluator {
         }
         if self.mode == Mode::Check {
             let key = (cell.span, cell.ty.clone());
-            if matches!(cell.init, Init::Zeros) || !self.checked_inits.insert(key) {
+            if matches!(cell.init, Init::Zeros | Init::Shard(_)) || !self.checked_inits.insert(key) {
                 return Ok(());
             }
         }
@@ -304,7 +305,16 @@ impl Evaluator {
             cell.set_data(tensor);
             return Ok(());
         }
+        if let Some(group) = cell.group()
+            && self.pending_part(cell, &group, span)?
+        {
+            return Ok(());
+        }
         let initial = match &cell.init {
+            Init::Shard(group) => {
+                let group = Arc::clone(group);
+                return self.prepare_part(cell, &group, span);
+            }
             Init::Zeros => {
                 let zeros = Tensor::try_zeros(cell.ty.clone());
                 cell.set_data(zeros.map_err(|error| self.out_of_memory(cell, error, span))?);
@@ -314,6 +324,11 @@ impl Evaluator {
             Init::Master { param } => {
                 self.prepare_cell(param, span)?;
                 Initial::Value(Value::Param(Arc::clone(param)))
+            }
+            Init::HookState { cx, expr, bucket, ty } => {
+                let scope = cx.scope.child(ScopeKind::Body);
+                scope.declare(bucket, Value::Param(super::hook::zeros(bucket, ty, cell.span)), cell.span);
+                Initial::Expr(cx.in_scope(scope), *expr)
             }
             Init::OptimizerState { cx, expr, param } => {
                 if self.mode == Mode::Run {

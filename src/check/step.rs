@@ -52,6 +52,13 @@ pub struct Compiled {
     updates: Vec<Arc<Optimizer>>,
 }
 
+impl Compiled {
+    /// Whether the step reads or writes a persistent tensor.
+    pub(super) fn uses(&self, cell: &Cell) -> bool {
+        self.cells.iter().any(|c| c.id == cell.id)
+    }
+}
+
 impl Evaluator {
     /// A call from the script.
     pub(super) fn call_step(&mut self, step: &Arc<Step>, args: Args, span: Span) -> Eval {
@@ -144,6 +151,7 @@ impl Evaluator {
         });
         self.frames.truncate(depth + 1);
         let Some(mut frame) = self.frames.pop() else { return Err(Halt::Reported) };
+        frame.end_gather();
         let result = result?;
         let (template, output_types) = self.outputs(&mut frame, step, &result);
         self.verify_releases(&frame);

@@ -126,7 +126,7 @@ impl Evaluator {
             Value::Stored(stored) if stored.ty.elements() == 1 => {
                 Some(self.tensor_of(stored, span)?.and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
-            Value::Param(cell) if cell.ty.elements() == 1 => {
+            Value::Param(cell) if cell.ty.elements() == 1 && cell.part().is_none() => {
                 Some(self.cell_data(cell, span)?.and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
             Value::Unknown(Unknown::Any) => Some(0.5),
@@ -141,8 +141,7 @@ impl Evaluator {
                 KeyPart::Tensor(stored.ty.clone())
             }
             Value::Param(cell) => {
-                self.prepare_cell(cell, span)?;
-                let data = self.cell_data(cell, span)?;
+                let data = self.whole_data(cell, span)?;
                 flat.tensors.push(Stored::new(cell.ty.clone(), data));
                 KeyPart::Tensor(cell.ty.clone())
             }
@@ -185,6 +184,7 @@ impl Evaluator {
             Value::ModelDef(def) => KeyPart::Object(def.id),
             Value::OptimizerDef(def) => KeyPart::Object(def.id),
             Value::Optimizer(optimizer) => KeyPart::Object(optimizer.id),
+            Value::Hook(hook) => KeyPart::Object(hook.id),
             Value::TensorFunction(function) => KeyPart::Str(function.name.into()),
             Value::Builtin(builtin) => KeyPart::Str(builtin.name.into()),
             Value::HostFunction(function) => KeyPart::Str(function.name().into()),

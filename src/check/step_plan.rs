@@ -30,6 +30,16 @@ impl Evaluator {
         if let Some(plan) = lock(&compiled.plan).clone() {
             return Ok(plan);
         }
+        if let Some(budget) = compiled.budget.filter(|_| !compiled.graph.shards.is_empty()) {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::BAD_OPTION,
+                    budget.span,
+                    "`budget` in a step whose model is spread over the ranks",
+                )
+                .help("choose what is recomputed by `checkpoint < … >`, a unit or more at a time"),
+            ));
+        }
         let prove = self.settings.planning == Planning::Proved;
         let of_every_order = prove || compiled.ensures.iter().any(|e| e.every_schedule);
         let order = self.settings.order;

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use super::{
     Evaluator,
+    args::Args,
     errors::{Eval, Halt},
     frame::Compute,
     scope::ScopeKind,
-    value::{Cx, Function, ModelDef, OptimizerDef, Step, Value, fresh_id, name_value},
+    value::{Cx, Function, Hook, ModelDef, OptimizerDef, Step, Value, fresh_id, name_value},
 };
 use crate::{
     codes,
     diagnostic::Diagnostic,
     ir::DType,
     source::Span,
-    syntax::ast::{Arg, Block, ExprId, ExprKind, Ident, Stmt, StmtId, StmtKind},
+    syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, Ident, Name, Stmt, StmtId, StmtKind},
 };
 
 impl Evaluator {
@@ -81,6 +82,11 @@ impl Evaluator {
                     let def = OptimizerDef { id: fresh_id(), decl: Arc::clone(decl), cx: cx.clone() };
                     (&decl.name, Value::OptimizerDef(Arc::new(def)))
                 }
+                StmtKind::Hook(decl) => {
+                    let def = OptimizerDef { id: fresh_id(), decl: Arc::clone(decl), cx: cx.clone() };
+                    let hook = Hook { id: fresh_id(), def, settings: Args::default() };
+                    (&decl.name, Value::Hook(Arc::new(hook)))
+                }
                 StmtKind::Step(decl) => {
                     let step = Arc::new(Step {
                         id: fresh_id(),
@@ -88,6 +94,7 @@ impl Evaluator {
                         cx: cx.clone(),
                         compiled: Default::default(),
                         optimizers: Default::default(),
+                        hook_states: Default::default(),
                         runs: Default::default(),
                     });
                     self.steps.push(Arc::clone(&step));
@@ -111,6 +118,7 @@ impl Evaluator {
             StmtKind::Fn(_)
             | StmtKind::Model(_)
             | StmtKind::Optimizer(_)
+            | StmtKind::Hook(_)
             | StmtKind::Step(_)
             | StmtKind::Allow(_) => Ok(Value::Unit),
             StmtKind::Use { path, alias } => self.use_module(cx, path, alias.as_ref(), stmt.span),
@@ -136,11 +144,15 @@ impl Evaluator {
             StmtKind::Update { target, with, grads } => {
                 self.update_stmt(cx, *target, *with, *grads, stmt.span)
             }
+            StmtKind::Sync { target, over, with, options } => {
+                self.sync_stmt(cx, (*target, *over, *with), options, stmt.span)
+            }
             StmtKind::Ensure { limit, every_schedule } => {
                 self.ensure_stmt(cx, *limit, *every_schedule, stmt.span)
             }
             StmtKind::Budget(limit) => self.budget_stmt(cx, *limit, stmt.span),
             StmtKind::Release(values) => self.release_stmt(cx, values, stmt.span),
+            StmtKind::Shard(decl) => self.shard_stmt(cx, decl, stmt.span),
             StmtKind::With { settings, body } => self.with_stmt(cx, settings, body, stmt.span),
         }
     }
@@ -167,6 +179,14 @@ impl Evaluator {
                     {
                         scope.declare(name, Value::Poison, cx.ast.expr(target).span);
                     }
+                }
+            }
+            // `xs.append(x)` and the like were meant to change the list.
+            StmtKind::Expr(call) => {
+                if let Some(list) = changed_list(&cx.ast, *call)
+                    && let super::scope::AssignTarget::Here(scope) = cx.scope.assign_target(list)
+                {
+                    scope.declare(list, Value::Poison, stmt.span);
                 }
             }
             // A pass that failed ended the loop: what it gives to outer names is not known.
@@ -267,8 +287,7 @@ impl Evaluator {
             return Ok(self.graph_value(id, weak));
         }
         let cell = Arc::clone(cell);
-        self.prepare_cell(&cell, span)?;
-        let data = self.cell_data(&cell, span)?;
+        let data = self.whole_data(&cell, span)?;
         Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), data)))
     }
 
@@ -416,6 +435,8 @@ fn is_definition(stmt: &StmtKind) -> bool {
             | StmtKind::Model(_)
             | StmtKind::Step(_)
             | StmtKind::Optimizer(_)
+            | StmtKind::Shard(_)
+            | StmtKind::Hook(_)
             | StmtKind::Allow(_)
             | StmtKind::Error(_)
     )
@@ -427,5 +448,16 @@ fn holds_parameter(value: &Value) -> bool {
         Value::Param(_) => true,
         Value::List(items) | Value::Tuple(items) => items.iter().any(holds_parameter),
         _ => false,
+    }
+}
+
+/// The list that a call such as `xs.append(x)` names.
+fn changed_list(ast: &Ast, call: ExprId) -> Option<&Name> {
+    let ExprKind::Call { callee, .. } = &ast.expr(call).kind else { return None };
+    let ExprKind::Field(list, method) = &ast.expr(*callee).kind else { return None };
+    let changes = matches!(&*method.name, "append" | "extend" | "insert" | "pop" | "remove");
+    match &ast.expr(*list).kind {
+        ExprKind::Name(name) if changes => Some(name),
+        _ => None,
     }
 }

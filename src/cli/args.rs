@@ -176,7 +176,7 @@ pub struct Plan {
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,
     /// Show the peaks that recomputing can reach, and the work that each of them takes.
-    #[arg(long, conflicts_with = "order")]
+    #[arg(long, conflicts_with_all = ["order", "why", "full", "trace", "html"])]
     pub budget_curve: bool,
     /// For which device to plan.
     #[arg(long, value_enum, default_value_t)]

@@ -44,8 +44,8 @@ impl Keeper {
         match self {
             Keeper::Output(_) => "returned: alive to the end of the step".to_owned(),
             Keeper::State => "it outlives the step".to_owned(),
-            Keeper::Gradient => "kept for its gradient".to_owned(),
-            Keeper::Recompute => "computed again from it".to_owned(),
+            Keeper::Gradient => "kept for the gradient of this".to_owned(),
+            Keeper::Recompute => "kept to compute this again".to_owned(),
             Keeper::Update(_) => format!("kept for the update of `{updated}`"),
             Keeper::Debug => "kept for this `debug`".to_owned(),
             Keeper::Forward => "needed here".to_owned(),
@@ -245,8 +245,8 @@ pub fn peak_label(facts: &Facts<'_>) -> Option<Label> {
     let forward = facts.forward_of(node);
     let span = facts.span_of(forward).or_else(|| facts.span_of(node))?;
     let text = match (node.role(), node.instance()) {
-        (Role::Backward { .. }, _) => "the peak: backward pass of this",
-        (Role::Update { .. }, _) => "the peak: update made by this",
+        (Role::Backward { .. }, _) => "the peak: the backward pass of this",
+        (Role::Update { .. }, _) => "the peak: the update of this",
         (Role::Forward, 0) => "the peak",
         (Role::Forward, _) => "the peak: this, computed again",
     };
@@ -273,13 +273,15 @@ pub fn library_frames(facts: &Facts<'_>, finding: &mut super::finding::Finding) 
                 continue;
             }
             for frame in frames.iter().filter(|f| f.is_library) {
-                if !spans.contains(&frame.span) {
+                // Once for each line: several places of one would say the same.
+                let line = |s: &Span| (s.file, facts.sources.start(*s).line);
+                if spans.iter().all(|s| line(s) != line(&frame.span)) {
                     spans.push(frame.span);
                 }
             }
         }
     }
     for span in spans {
-        finding.diagnostic.secondary.push(Label { span, text: "by way of this line of the library".into() });
+        finding.diagnostic.secondary.push(Label { span, text: "by way of this".into() });
     }
 }

@@ -16,8 +16,8 @@ const REPEATED: [Code; 6] = [
     codes::UNKNOWN_CHARACTER,
     codes::ARGUMENTS,
 ];
-/// Further places that are drawn; others are counted.
-const DRAWN: usize = 3;
+/// More places of one fault than anybody will go through.
+const PLACES: usize = 200;
 /// Lines that are listed.
 const LISTED: usize = 12;
 
@@ -31,8 +31,12 @@ pub fn join(diagnostics: &mut Vec<Diagnostic>, sources: &SourceMap) {
         let called = || kept.iter().position(|k| is_called_again(k, &diagnostic));
         match (same, same.is_none().then(called).flatten()) {
             (Some(k), _) => {
-                if let Some(places) = places.get_mut(k) {
+                if let (Some(places), Some(first)) = (places.get_mut(k), kept.get_mut(k)) {
                     places.spans.push(diagnostic.primary.span);
+                    // One change then mends all places.
+                    for (fix, other) in first.fixes.iter_mut().zip(diagnostic.fixes) {
+                        fix.edits.extend(other.edits);
+                    }
                 }
             }
             (None, Some(k)) => {
@@ -64,41 +68,7 @@ struct Places {
 
 impl Places {
     fn add_to(self, diagnostic: &mut Diagnostic, sources: &SourceMap) {
-        let name = |span: Span| sources.get(span.file).map_or("", |f| f.name.as_str());
-        let file = diagnostic.primary.span.file;
-        // Places in other files have names of their own, which a list of lines has not.
-        let (here, elsewhere): (Vec<Span>, Vec<Span>) = self.spans.iter().partition(|s| s.file == file);
-        let is_new_line = |span: &Span| {
-            let line = sources.start(*span).line;
-            let all = std::iter::once(&diagnostic.primary).chain(&diagnostic.secondary);
-            all.into_iter().all(|l| l.span.file != file || sources.start(l.span).line != line)
-        };
-        let drawn: Vec<Span> = here.iter().copied().filter(is_new_line).take(DRAWN).collect();
-        let mut lines: Vec<usize> = Vec::new();
-        for span in here.iter().filter(|s| !drawn.contains(s)).filter(|s| is_new_line(s)) {
-            let line = sources.start(*span).line;
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
-        }
-        let drawn_lines: Vec<usize> = drawn.iter().map(|s| sources.start(*s).line).collect();
-        lines.retain(|line| !drawn_lines.contains(line));
-        diagnostic.secondary.extend(drawn.into_iter().map(|span| Label { span, text: "and here".into() }));
-        let count = lines.len();
-        let listed: Vec<String> = lines.iter().take(LISTED).map(usize::to_string).collect();
-        match count {
-            0 => {}
-            1 => diagnostic.notes.push(format!("the same on line {}", listed.join(", "))),
-            n if n <= LISTED => diagnostic.notes.push(format!("the same on lines {}", listed.join(", "))),
-            n => {
-                let first = listed.first().map_or("", String::as_str);
-                diagnostic.notes.push(format!("the same on {n} more lines, the first of them {first}"));
-            }
-        }
-        for span in elsewhere.into_iter().take(DRAWN) {
-            let line = sources.start(span).line;
-            diagnostic.notes.push(format!("the same in {}, line {line}", name(span)));
-        }
+        diagnostic.secondary.extend(self.spans.into_iter().take(PLACES).map(Label::again));
         if self.repeats > 0 {
             let mut lines: Vec<usize> = self.calls.iter().map(|s| sources.start(*s).line).collect();
             lines.sort_unstable();
@@ -123,6 +93,8 @@ fn says_the_same(first: &Diagnostic, other: &Diagnostic) -> bool {
         && first.message == other.message
         && first.help == other.help
         && first.primary.text == other.primary.text
+        && first.fixes.len() == other.fixes.len()
+        && first.fixes.iter().zip(&other.fixes).all(|(a, b)| a.title == b.title)
 }
 
 /// Whether two messages are about one place of the text, reached by other calls with other sizes.
@@ -170,8 +142,7 @@ mod tests {
         let mut all = at(&text, "x", &sources);
         join(&mut all, &sources);
         let [only] = all.as_slice() else { panic!("{all:?}") };
-        assert_eq!(only.secondary.len(), DRAWN);
-        assert_eq!(only.notes, ["the same on 16 more lines, the first of them 5"]);
+        assert_eq!(only.secondary.iter().filter(|l| l.is_again()).count(), 19);
     }
 
     #[test]

@@ -25,6 +25,11 @@ pub struct CrossEntropyGrad;
 
 /// The types of the loss and of the logarithms.
 fn result_types(name: &str, logits: &Type, labels: &Type, args: &[&Type]) -> Result<(Type, Type), OpError> {
+    if !logits.dtype().is_float() && labels.dtype().is_float() {
+        let message =
+            format!("`{name}` takes the logits first and the labels second, got {logits} and {labels}");
+        return Err(OpError::new(message).help("swap the two: `cross_entropy(logits, labels)`"));
+    }
     expect_float(name, logits)?;
     expect_index(name, "labels", labels, args)?;
     let (&[rows, _], &[count]) = (logits.shape(), labels.shape()) else {

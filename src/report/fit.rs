@@ -6,6 +6,39 @@ use unicode_width::UnicodeWidthStr;
 /// Columns of a diagnostic.
 pub const WIDTH: usize = 80;
 
+/// The pieces between which a text may be broken: words, with the sizes of a shape and a number and
+/// its unit in one piece.
+pub fn words(text: &str) -> Vec<&str> {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "%"];
+    // A bracket with more inside than a shape has is prose or code like any other.
+    const LONGEST: usize = 32;
+    let mut pieces: Vec<&str> = Vec::new();
+    let mut start = 0;
+    let mut open: Option<usize> = None;
+    let mut ends = text.match_indices(' ').map(|(at, _)| at).chain([text.len()]).peekable();
+    while let Some(end) = ends.next() {
+        let piece = text.get(start..end).unwrap_or_default();
+        let next = ends.peek().map(|&e| text.get(end + 1..e).unwrap_or_default());
+        let word = piece.rsplit(' ').next().unwrap_or_default();
+        open = match (word.rfind('['), word.rfind(']')) {
+            (Some(o), c) if c.is_none_or(|c| c < o) => Some(open.unwrap_or(start)),
+            (_, Some(_)) => None,
+            _ => open,
+        };
+        let is_unit = next.is_some_and(|n| UNITS.contains(&n.trim_end_matches([',', ';', ':', ')'])));
+        let is_number = word.ends_with(|c: char| c.is_ascii_digit());
+        let is_shape = open.is_some_and(|o| end - o < LONGEST)
+            && text.get(end..).is_some_and(|rest| rest.find(']').is_some_and(|c| c < LONGEST));
+        if next.is_some() && (is_shape || (is_unit && is_number)) {
+            continue;
+        }
+        open = None;
+        pieces.push(piece);
+        start = end + 1;
+    }
+    pieces
+}
+
 /// A text in at most `columns`: up to the last colon, semicolon or comma that fits, otherwise up to
 /// a word.
 pub fn shorten(text: &str, columns: usize, ellipsis: &str) -> String {
@@ -28,6 +61,19 @@ pub fn shorten(text: &str, columns: usize, ellipsis: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shapes_and_figures_stay_in_one_piece() {
+        assert_eq!(
+            words("3 x f32[512, 1024], 4.0 MiB, twice"),
+            ["3", "x", "f32[512, 1024],", "4.0 MiB,", "twice"]
+        );
+        assert_eq!(words("a [list that goes on and on without any end] b").len(), 11);
+        assert_eq!(words("for 1.5 % more"), ["for", "1.5 %", "more"]);
+        assert_eq!(words("x[0] and y[1]"), ["x[0]", "and", "y[1]"]);
+        assert_eq!(words("an open [ stays"), ["an", "open", "[", "stays"]);
+        assert_eq!(words(""), [""]);
+    }
 
     #[test]
     fn texts_are_cut_where_a_thought_ends() {

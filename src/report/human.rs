@@ -29,6 +29,10 @@ const FITTINGS: usize = 24;
 const LEAST_COLUMNS: usize = 24;
 /// Columns for notes and help: 80 less the margin.
 const FOOTER_WIDTH: usize = 74;
+/// Further places of one fault that are drawn; the lines of others are listed.
+const AGAIN_DRAWN: usize = 3;
+/// Lines that are listed.
+const AGAIN_LISTED: usize = 12;
 /// Columns for the message.
 const MESSAGE_WIDTH: usize = 78;
 /// These two stand around a file number where ariadne writes a place; `visible` keeps them out of
@@ -121,8 +125,8 @@ fn group<'a>(
         return Vec::new();
     }
     let mut groups: Vec<(FileId, Vec<(bool, &Label)>)> = Vec::new();
-    let all =
-        std::iter::once((true, &diagnostic.primary)).chain(diagnostic.secondary.iter().map(|l| (false, l)));
+    let shown = drawn(diagnostic, sources).0;
+    let all = std::iter::once((true, &diagnostic.primary)).chain(shown.into_iter().map(|l| (false, l)));
     for (is_primary, label) in all {
         let id = label.span.file;
         match groups.iter_mut().find(|g| g.0 == id) {
@@ -152,6 +156,50 @@ fn group<'a>(
             })
         })
         .collect()
+}
+
+/// The secondary labels that are drawn: of the places of one fault the first few, one a line. Where the
+/// others are, in words.
+fn drawn<'a>(diagnostic: &'a Diagnostic, sources: &SourceMap) -> (Vec<&'a Label>, Vec<String>) {
+    let place = |l: &Label| (l.span.file, sources.start(l.span).line);
+    let mut seen = vec![place(&diagnostic.primary)];
+    let mut shown = Vec::new();
+    let mut drawn = 0;
+    let (mut lines, mut elsewhere) = (Vec::new(), Vec::new());
+    for label in &diagnostic.secondary {
+        if label.is_again() {
+            let (file, line) = place(label);
+            if seen.contains(&(file, line)) {
+                continue;
+            }
+            seen.push((file, line));
+            if file != diagnostic.primary.span.file {
+                let name = sources.get(file).map_or("", |f| f.name.as_str());
+                elsewhere.push(format!("the same in {name}, line {line}"));
+                continue;
+            }
+            drawn += 1;
+            if drawn > AGAIN_DRAWN {
+                lines.push(line);
+                continue;
+            }
+        }
+        shown.push(label);
+    }
+    elsewhere.truncate(AGAIN_DRAWN);
+    let mut notes = match lines.as_slice() {
+        [] => Vec::new(),
+        [line] => vec![format!("the same on line {line}")],
+        [first, ..] if lines.len() > AGAIN_LISTED => {
+            vec![format!("the same on {} more lines, the first of them {first}", lines.len())]
+        }
+        lines => {
+            let texts: Vec<String> = lines.iter().map(usize::to_string).collect();
+            vec![format!("the same on lines {}", texts.join(", "))]
+        }
+    };
+    notes.append(&mut elsewhere);
+    (shown, notes)
 }
 
 struct Cache(Vec<(usize, Source<String>)>);
@@ -302,7 +350,7 @@ fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style:
             });
         }
     };
-    for text in whole.iter().chain(&diagnostic.notes) {
+    for text in whole.iter().chain(&drawn(diagnostic, sources).1).chain(&diagnostic.notes) {
         add("note", text);
     }
     for text in &diagnostic.help {
@@ -318,7 +366,7 @@ fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style:
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
-    for word in line.split(' ') {
+    for word in fit::words(line) {
         let columns = word.width();
         match lines.last_mut() {
             Some(last) if last.is_empty() || used + 1 + columns <= width => {

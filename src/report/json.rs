@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{has_place, severity_name};
 use crate::{
+    codes,
     diagnostic::{Diagnostic, Edit, Fix, Label, Savings},
     source::{SourceMap, Span},
 };
@@ -26,7 +27,8 @@ pub fn value(diagnostic: &Diagnostic, sources: &SourceMap) -> Value {
     let is_placed = has_place(diagnostic, sources);
     place(&mut object, Some(diagnostic.primary.span).filter(|_| is_placed), sources);
     // What is about a file as a whole has no line, and still a file.
-    if let (false, Some(file)) = (is_placed, sources.get(diagnostic.primary.span.file)) {
+    let file = sources.get(diagnostic.primary.span.file).filter(|_| diagnostic.code == codes::FILE);
+    if let (false, Some(file)) = (is_placed, file) {
         object.insert("file".into(), file.name.as_str().into());
     }
     let labels = std::iter::once((&diagnostic.primary, true))

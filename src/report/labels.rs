@@ -93,7 +93,7 @@ fn split(line: &str) -> Option<(&str, usize, &str)> {
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let greedy = |room: usize| {
         let mut lines: Vec<String> = Vec::new();
-        for word in text.split(' ') {
+        for word in fit::words(text) {
             match lines.last_mut() {
                 Some(last) if last.width() + 1 + word.width() <= room => {
                     last.push(' ');

@@ -56,6 +56,7 @@ impl<'s> Context<'s, '_> {
         let span = self.place(found, before);
         let closes_nothing = found.is_some_and(|(start, _, end)| start == end);
         if closes_nothing
+            || self.closes_reported_region(found, before)
             || found.is_some_and(|t| t.1 == Token::Invalid)
             || self.explained.contains(&line_of(self.lines, span.start))
             // A bracket that is not closed went on until here.
@@ -81,8 +82,11 @@ impl<'s> Context<'s, '_> {
             format!("expected {}, found {what}", list(&expected))
         };
         let mut diagnostic = Diagnostic::error(codes::UNEXPECTED, span, message);
-        if let (Some(first), true) = (expected.first(), expected.len() <= 2) {
-            diagnostic = diagnostic.label(format!("expected {first}"));
+        // A bracket to close stands in the message, with its line.
+        if let ([_] | [_, _], Some(first)) = (expected.as_slice(), expected.first()) {
+            let both = expected.iter().all(|e| !e.contains(" to close "));
+            let text = if both { list(&expected) } else { first.clone() };
+            diagnostic = diagnostic.label(format!("expected {text}"));
         }
         if let Some(word) = found.and_then(|t| t.1.word())
             && expected.iter().any(|e| e == "a name")
@@ -97,6 +101,17 @@ impl<'s> Context<'s, '_> {
             diagnostic = diagnostic.secondary(opener, format!("inside this `{}`", bracket.opener()));
         }
         Some(diagnostic)
+    }
+
+    /// Whether a `>` at the start of a line would have closed a region of which is said that it is not
+    /// closed.
+    fn closes_reported_region(&self, found: Option<Spanned<'s>>, before: Option<Spanned<'s>>) -> bool {
+        let is_first = before.is_none_or(|b| matches!(b.1, Token::Separator | Token::OpenBrace));
+        let is_region =
+            |&(from, _): &(u32, u32)| self.text.get(from as usize..).is_some_and(|t| t.starts_with('<'));
+        found.is_some_and(|f| {
+            f.1 == Token::Greater && self.laid.unclosed.iter().any(|u| u.0 < f.0 && is_region(u))
+        }) && is_first
     }
 
     /// The place to show: a line end is shown behind the last thing on its line.
@@ -250,6 +265,17 @@ impl<'s> Context<'s, '_> {
                 let word = if at(2) == Some(Token::State) { "state" } else { "param" };
                 plain(&format!("a type comes first: write `{word} {name}: f32[3] = …`"))
             }
+            Token::OpenBrace if wants("region <") => Some(Tip {
+                word: None,
+                message: Some("a `checkpoint` without its region"),
+                span: None,
+                text: "write `checkpoint < e >`, or `checkpoint < { … } >` around statements".into(),
+            }),
+            Token::OpenBrace
+                if before.is_some_and(|b| b.1 == Token::CloseParen) && self.is_headless_function(index) =>
+            {
+                plain("functions are written `fn name(x) { … }`")
+            }
             Token::Separator
                 if wants("{") && self.laid.tokens.get(index + 1).is_some_and(|t| t.1 == Token::OpenBrace) =>
             {
@@ -368,6 +394,18 @@ impl<'s> Context<'s, '_> {
         last
     }
 
+    /// Whether a statement is `name( … )` up to a token.
+    fn is_headless_function(&self, index: usize) -> bool {
+        let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index).unwrap_or_default();
+        let start = tokens
+            .iter()
+            .rposition(|t| matches!(t.1, Token::Separator | Token::OpenBrace | Token::CloseBrace))
+            .map_or(0, |i| i + 1);
+        let head = tokens.get(start..).unwrap_or_default();
+        let closes = head.iter().filter(|t| t.1 == Token::CloseParen).count();
+        matches!(head, [(_, Token::Name(_), _), (_, Token::OpenParen, _), ..]) && closes == 1
+    }
+
     /// The `//` before a token, in its statement.
     fn slashes(&self, index: usize) -> Option<(u32, u32)> {
         let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index)?;
@@ -470,13 +508,16 @@ fn starts_statement(name: &str) -> bool {
             | "step"
             | "model"
             | "optimizer"
+            | "hook"
             | "param"
             | "state"
             | "minimize"
+            | "sync"
             | "update"
             | "ensure"
             | "budget"
             | "release"
+            | "shard"
             | "with"
             | "allow"
     )

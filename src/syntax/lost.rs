@@ -197,7 +197,7 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
                 }
                 expects = Expects::Nothing;
             }
-            Token::Name("optimizer" | "param" | "state") if expects == Expects::Statement => {
+            Token::Name("hook" | "optimizer" | "param" | "state") if expects == Expects::Statement => {
                 expects = Expects::Name;
                 pending.clear();
             }

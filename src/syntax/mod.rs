@@ -137,11 +137,16 @@ impl<'s> Builder<'s> {
             std::iter::once(0).chain(starts).collect()
         });
         let explained = reported.iter().map(|d| errors::line_of(lines, d.primary.span.start)).collect();
-        let mut context = Context { file: self.ast.file, text: self.text, lines, laid, end, explained };
+        let context = Context { file: self.ast.file, text: self.text, lines, laid, end, explained };
+        let mut described: Option<u32> = None;
         for error in self.recoveries.drain(..).map(|r| r.error).chain(failure) {
-            // What follows on the same line may well be due to it.
-            if let Some(diagnostic) = context.describe(&error) {
-                context.explained.insert(errors::line_of(lines, diagnostic.primary.span.start));
+            let Some(diagnostic) = context.describe(&error) else { continue };
+            // What follows on the same line, in the same statement, may well be due to it.
+            let at = diagnostic.primary.span.start;
+            let between = described.and_then(|from| self.text.get(from as usize..at as usize));
+            let is_due = between.is_some_and(|text| !text.contains(['\n', ';', '{', '}']));
+            described = Some(at);
+            if !is_due {
                 reported.push(diagnostic);
             }
         }

@@ -134,6 +134,7 @@ fn select_cast_and_views() {
         &|graph, args| graph.value(Pad { shape: [5, 3].into(), ranges: ranges.into() }, args),
         &[x(&[2, 3], 1)],
     );
+    check_twice(&|graph, args| graph.insert(args[0], args[1], &ranges), &[x(&[5, 3], 1), x(&[2, 3], 2)]);
     check_twice(&|graph, args| graph.value(Concat { axis: 1 }, args), &[x(&[2, 3], 1), x(&[2, 1], 2)]);
     check_twice(
         &|graph, args| {

@@ -2,6 +2,7 @@
 //! against finite differences, plans against the reference interpreter.
 
 mod arena;
+#[path = "cases.rs"]
 mod cases;
 #[path = "../support/device.rs"]
 mod device;

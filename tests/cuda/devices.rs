@@ -16,7 +16,7 @@ fn printed(args: &[&str], variables: &[(&str, &str)]) -> Option<(Option<i32>, St
 fn devices_are_listed_with_what_is_missing() {
     let Some((code, out, _)) = printed(&["devices"], &[]) else { return };
     assert_eq!(code, Some(0));
-    assert!(out.contains("cuda:0  software device, compute capability 9.0, 2.00 GiB"), "{out}");
+    assert!(out.contains("cuda:0  software device, compute capability 9.0, 2048.0 MiB"), "{out}");
     let two = printed(&["devices"], &[("SOFTDEVICE_COUNT", "2"), ("SOFTDEVICE_ARCH", "70")]).unwrap().1;
     assert!(two.contains("cuda:1") && two.contains("compute capability 7.0, and kernels need 7.5"), "{two}");
     let none = printed(&["devices"], &[("SOFTDEVICE_COUNT", "0")]).unwrap().1;

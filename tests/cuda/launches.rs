@@ -73,7 +73,7 @@ fn replayed_steps_allocate_nothing_and_wait_once() {
 }
 
 #[test]
-fn the_gpt_example_starts_less_than_an_eager_framework() {
+fn the_gpt_example_starts_less_than_a_loop_over_parameters() {
     let Some(mut command) = softdevice::command() else { return };
     let folder = Folder::new("cuda-gpt");
     let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
@@ -98,10 +98,7 @@ fn the_gpt_example_starts_less_than_an_eager_framework() {
     assert!(launches < EAGER_LAUNCHES, "{launches} launches");
 }
 
-/// Kernels that PyTorch starts eagerly for a step of this network: counted from its operators. Forward, a
-/// block has 2 layer norms, 6 linear layers of one product with bias each, 1 attention, 1 gelu, 2 sums: 12;
-/// backward a linear layer has 2 products and 1 sum for the bias, a norm 2 kernels, an attention 3, gelu 1,
-/// each sum where a gradient arrives twice 1: 28. Before and after the blocks there are 2 gathers, 1 sum,
-/// 1 norm, 1 product and 2 kernels of the loss, and 13 backward. Clipping takes 1 norm for each of 4·16 + 4
-/// parameters, 2 to combine and 1 multiplication each; AdamW (`foreach=False`) 8 kernels a parameter.
-const EAGER_LAUNCHES: usize = 4 * (12 + 28) + 7 + 13 + 68 + 2 + 68 + 8 * 68;
+/// Operators other than views that PyTorch 2.15 runs for this step, counted with a `TorchDispatchMode`, with the
+/// optimizer's loop over parameters (`foreach=False`) and without its reads of step counters. The multi-tensor
+/// optimizer, which is PyTorch's choice on a GPU, has 187 in all: this crate has no such fusion across tensors.
+const EAGER_LAUNCHES: usize = 925;

@@ -18,6 +18,7 @@ mod launches;
 mod network_ops;
 #[path = "../support/programs.rs"]
 mod programs;
+mod sizes;
 #[path = "../tensor_functions.rs"]
 mod tensor_functions;
 mod training;

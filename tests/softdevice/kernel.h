@@ -149,6 +149,12 @@ SD_MATH2(pow) SD_MATH2(fmod) SD_MATH2(fmin) SD_MATH2(fmax) SD_MATH2(copysign) SD
 extern "C" double fma(double, double, double) noexcept;
 extern "C" float fmaf(float, float, float) noexcept;
 static inline float fma(float a, float b, float c) { return fmaf(a, b, c); }
+// Names that are taken there, so that a kernel must not have them.
+extern "C" double norm(int, const double*) noexcept;
+extern "C" double rnorm(int, const double*) noexcept;
+extern "C" double rhypot(double, double) noexcept;
+extern "C" double normcdf(double) noexcept;
+extern "C" double erfinv(double) noexcept;
 extern "C" double ldexp(double, int) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
 extern "C" int abs(int) noexcept;

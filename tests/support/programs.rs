@@ -69,7 +69,7 @@ impl Program {
     /// One layer: [ROWS, WIDTH] to [ROWS, WIDTH].
     fn layer(&mut self, x: ValueId, others: &[ValueId]) -> Result<ValueId, OpError> {
         let shape = [ROWS, WIDTH];
-        match self.random.below(12) {
+        match self.random.below(13) {
             0 => {
                 let w = self.param(&[WIDTH, WIDTH])?;
                 let w = self.graph.transpose_last(w)?;
@@ -165,6 +165,36 @@ impl Program {
                 let kept = self.graph.value(ops::Broadcast { shape: shape.into() }, &[kept])?;
                 let op = [Binary::Add, Binary::Mul, Binary::Max][self.random.below(3)];
                 self.graph.binary(op, x, kept)
+            }
+            11 => {
+                // Parts of a vector: into zeros, or into a value that may be read later; with a gap or
+                // without; some read by others too.
+                let (all, half) = (ROWS * WIDTH, ROWS * WIDTH / 2);
+                let range = |start, size| [ops::SliceRange { start, step: 1, size }];
+                let w = self.param(&[WIDTH, WIDTH / 2])?;
+                let left = self.graph.matmul(x, w)?;
+                if self.random.below(3) == 0 {
+                    let column = self.columns(left, 1, 1)?;
+                    self.kept.push(column);
+                }
+                let left = self.graph.reshape(left, &[half])?;
+                let right = self.columns(x, 1, WIDTH / 2)?;
+                let right = self.graph.unary(Unary::Tanh, right)?;
+                let right = self.graph.reshape(right, &[half])?;
+                let start = match self.random.below(2) {
+                    0 => self.graph.splat_like(x, 0.5)?,
+                    _ => x,
+                };
+                let mut whole = self.graph.reshape(start, &[all])?;
+                let mut parts = vec![(left, half), (right, 0)];
+                if self.random.below(2) == 0 {
+                    parts.reverse();
+                }
+                parts.truncate(1 + self.random.below(2));
+                for (part, start) in parts {
+                    whole = self.graph.insert(whole, part, &range(start, half))?;
+                }
+                self.graph.reshape(whole, &shape)
             }
             _ => {
                 let sum = self.graph.reduce_keep(ReduceKind::Mean, x, &[0])?;

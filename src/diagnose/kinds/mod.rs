@@ -2,8 +2,10 @@
 //! nothing and plans nothing.
 
 mod backward;
+mod bucket;
 mod cast;
 mod donation;
+mod gathered;
 mod in_place;
 mod loss;
 mod optimizer;
@@ -53,10 +55,12 @@ impl Holding {
 pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     let holdings = holdings(facts);
     let mut all = Vec::new();
+    all.extend(gathered::find(facts));
     all.extend(output::find(facts));
     all.extend(view::find(facts));
     all.extend(backward::find(facts, &holdings));
     all.extend(cast::find(facts, &holdings));
+    all.extend(bucket::find(facts));
     all.extend(optimizer::find(facts));
     all.extend(order::find(facts));
     all.extend(donation::find(facts));
@@ -134,8 +138,38 @@ pub fn with_peak(facts: &Facts<'_>, mut finding: Finding) -> Finding {
         std::iter::once(&d.primary).chain(&d.secondary).any(|l| l.span == label.span)
     };
     // A place that has a text already keeps it for itself: the line must stay short.
-    match blame::peak_label(facts).filter(|label| !is_taken(label)) {
+    let mut finding = match blame::peak_label(facts).filter(|label| !is_taken(label)) {
         Some(label) => finding.label(Some(label.span), label.text),
         None => finding,
+    };
+    name_overlapping(facts, &mut finding);
+    finding
+}
+
+/// Labels say "this" of what they underline. Where one stands inside of another nobody sees which is
+/// which: then they say the code.
+fn name_overlapping(facts: &Facts<'_>, finding: &mut Finding) {
+    /// Longer code is no name.
+    const LONGEST: usize = 28;
+    let d = &mut finding.diagnostic;
+    let spans: Vec<Span> = std::iter::once(&d.primary).chain(&d.secondary).map(|l| l.span).collect();
+    let overlaps =
+        |a: Span| spans.iter().any(|b| *b != a && b.file == a.file && b.start < a.end && a.start < b.end);
+    for label in std::iter::once(&mut d.primary).chain(&mut d.secondary) {
+        let code = blame::code(facts, label.span);
+        if !overlaps(label.span) || code.chars().count() > LONGEST {
+            continue;
+        }
+        for (text, named) in [
+            ("made here", format!("`{code}` is made here")),
+            ("computed twice", format!("`{code}` is computed twice")),
+            ("of this", format!("of `{code}`")),
+            ("this", format!("`{code}`")),
+        ] {
+            if label.text.contains(text) {
+                label.text = label.text.replacen(text, &named, 1);
+                break;
+            }
+        }
     }
 }

@@ -50,17 +50,17 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing makes the recompute of this region wait for the gradient: an order that runs it right after the forward pass is legal, and keeps all of it",
-                "without gradient",
+                "waits for the result of the region, not for its gradient",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
                 "nothing holds the recompute of this region back: it merges with the forward pass, and everything is kept as if there were no region",
-                "holds nothing",
+                "waits for nothing",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
                 "the weight gradients of this region may wait to the end of the step: an order is legal that keeps all they need until then",
-                "leaves weight gradients free",
+                "waits for the gradient, not for the weight gradients behind it",
             ),
             _ => continue,
         };

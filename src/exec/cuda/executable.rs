@@ -48,6 +48,8 @@ pub struct Executable {
     high_water: u64,
     /// Off where the driver refused to record the step.
     records: bool,
+    /// As in [`Stats::taken_bytes`].
+    taken: u64,
     printer: Option<Printer>,
     is_uploaded: bool,
     on_the_way: Option<OnTheWay>,
@@ -95,6 +97,9 @@ pub struct Stats {
     /// Bytes on the device that are not part of the plan: the scalars of the step, and a place for the
     /// inputs of the next one.
     pub beside_bytes: u64,
+    /// How many bytes less the device has free than before the session took memory, after this step took
+    /// its own: what the driver says, of all processes on the device.
+    pub taken_bytes: u64,
 }
 
 impl Stats {
@@ -145,7 +150,7 @@ impl Memory for Planned<'_> {
 impl Executable {
     /// Checks that every operand lies inside its buffer, and compiles and loads all kernels.
     pub fn new(cuda: &Cuda, plan: Arc<Plan>) -> Result<Executable, OpError> {
-        cuda.context.enter()?;
+        cuda.admits(&plan)?;
         let steps = prepare::steps(&plan)?;
         let works = |step: &Step| match &step.action {
             Action::Device(works) => works.clone(),
@@ -179,7 +184,8 @@ impl Executable {
             binding: None,
             written,
             high_water,
-            records: true,
+            records: cuda.records,
+            taken: 0,
             printer: None,
             is_uploaded: false,
             on_the_way: None,
@@ -199,7 +205,8 @@ impl Executable {
 
     /// How much a step gives the device to do.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { beside_bytes: self.staging.device_bytes(), ..Stats::default() };
+        let mut stats =
+            Stats { beside_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
         for step in &self.steps {
             match &step.action {
                 Action::Host(_) => stats.parts += 1,
@@ -267,6 +274,7 @@ impl Executable {
             cuda.wait().map_err(fail)?;
         }
         cuda.reserve(&plan, slots).map_err(fail)?;
+        self.taken = cuda.taken;
         let addresses = slots
             .iter()
             .map(|slot| slot.block(|block| block.is_on(&self.context)).map(|block| block.address()))

@@ -26,5 +26,5 @@ pub use executable::{Executable, Stats};
 pub(crate) use kernels::workspace;
 pub use library::{LIBRARIES_VARIABLE, Unavailable};
 pub use memory::Block;
-pub use session::{CHECK_VARIABLE, Cuda};
+pub use session::{CHECK_VARIABLE, Cuda, RECORD_VARIABLE};
 pub use sources::{COMPILE_OPTIONS, Source, sources};

@@ -16,6 +16,9 @@ use crate::{
 /// Set to 1, every buffer gets memory of its own between guard zones, and ops run one by one.
 pub const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
 
+/// Set to 0, steps are started op by op, not recorded and replayed.
+pub const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
+
 /// A device in use by one session.
 pub struct Cuda {
     pub(super) context: Arc<Context>,
@@ -24,6 +27,12 @@ pub struct Cuda {
     pub(super) copies: Arc<Stream>,
     arena: Option<Block>,
     pub(super) checks: bool,
+    /// Whether steps are recorded.
+    pub(super) records: bool,
+    /// Free bytes of the device before this session took any.
+    free_before: u64,
+    /// How many of them are gone since memory was taken last.
+    pub(super) taken: u64,
 }
 
 impl Cuda {
@@ -35,6 +44,9 @@ impl Cuda {
             copies: Arc::new(Stream::new(&context)?),
             arena: None,
             checks: env::var_os(CHECK_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
+            records: env::var_os(RECORD_VARIABLE).is_none_or(|value| value != "0"),
+            free_before: context.memory()?.0,
+            taken: 0,
             context,
         })
     }
@@ -79,6 +91,12 @@ impl Cuda {
         self.arena.as_ref().map_or(0, Block::address)
     }
 
+    /// An error where a step needs more than all of the device's memory, before anything is prepared.
+    pub(super) fn admits(&self, plan: &Plan) -> Result<(), OpError> {
+        let (free, total) = self.context.memory()?;
+        if plan.peak_bytes() > total { Err(self.too_small(plan, free, total)) } else { Ok(()) }
+    }
+
     /// Puts the persistent tensors of a step on the device and makes room for its arena. Where the
     /// memory is short, nothing was taken, and the error says what the step needs.
     pub(super) fn reserve(&mut self, plan: &Plan, slots: &mut [Persistent]) -> Result<(), OpError> {
@@ -113,6 +131,9 @@ impl Cuda {
                 }
             };
             slot.move_to_device(block)?;
+        }
+        if grows || missing > 0 {
+            self.taken = self.free_before.saturating_sub(self.context.memory()?.0);
         }
         Ok(())
     }

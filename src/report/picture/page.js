@@ -125,7 +125,12 @@ function drawCurve() {
     g.lineWidth = 1;
     g.beginPath(); g.moveTo(0, at); g.lineTo(width, at); g.stroke();
     g.setLineDash([]);
-    g.fillText(text, 4, at + 14);
+    // On the colour of the page, so that it can be read over the curve as well.
+    const wide = g.measureText(text).width;
+    g.fillStyle = css("--paper");
+    g.fillRect(2, at + 2, wide + 6, 16);
+    g.fillStyle = color;
+    g.fillText(text, 5, at + 14);
   };
   g.font = "12px system-ui, sans-serif";
   level(o.total[o.peak] ?? 0, css("--mark"), `most alive ${bytes(o.total[o.peak] ?? 0)}, at op ${o.peak + 1} of ${o.length}`);
@@ -149,6 +154,7 @@ function drawMap() {
     const left = x(b.from[i], width), above = y(b.at[i] + b.bytes[i], height);
     g.fillStyle = colorOf[b.kind[i]];
     g.fillRect(left, above, w > 3 ? w - .5 : w, h > 3 ? h - .5 : h);
+    if (w > 48 && h > 15) nameOn(g, o.name(i), left, w, above + h / 2, width);
   }
   o.ops.at.forEach((at, t) => {
     if (at === null || o.ops.scratch[t] === 0 || t + 1 < state.from || t > state.to) return;
@@ -158,9 +164,29 @@ function drawMap() {
   drawMarks();
 }
 
+/** A name inside of a block, as much of it as is on the screen, or none. */
+function nameOn(g, name, left, w, middle, width) {
+  const from = Math.max(left, 0) + 5, room = Math.min(left + w, width) - 4 - from;
+  g.font = "12px system-ui, sans-serif";
+  g.textBaseline = "middle";
+  g.fillStyle = "#10141a";
+  if (g.measureText(name).width <= room) g.fillText(name, from, middle);
+  g.textBaseline = "alphabetic";
+}
+
+/** What the charts are drawn over: bytes at the left, ops below. */
+function drawScales() {
+  const o = order();
+  const first = Math.max(1, Math.floor(state.from) + 1), last = Math.min(o.length, Math.ceil(state.to));
+  const texts = (id, ...all) => byId(id).replaceChildren(...all.map((text) => make("span", text)));
+  texts("time", `op ${first}`, "time, in the order in which ops run", `op ${last}`);
+  texts("address", `the arena by address: ${bytes(Math.round(state.low))} below, ${bytes(Math.round(state.high))} above`);
+}
+
 /** The peak, and the buffer that is held or under the pointer, over both charts. */
 function drawMarks() {
   const o = order(), b = o.buffers;
+  drawScales();
   for (const chart of ["curve", "map"]) {
     const { g, width, height } = surface(chart, 1);
     g.strokeStyle = css("--mark");
@@ -198,7 +224,15 @@ function showDetails() {
     make("h2", "The peak", box);
     const line = o.ops.line[t] === null || o.ops.line[t] === undefined ? null : data.lines[o.ops.line[t]];
     make("p", o.ops.name.length ? `At op ${t + 1} of ${o.length}, ${data.texts[o.ops.name[t]]}${line ? `, ${line[0]}` : ""}.` : "The step runs no op.", box);
-    if (line) make("pre", line[1], box);
+    if (line) make("pre", line[1].trim(), box);
+    const kinds = data.kinds.map((kind, k) => [kind, o.byKind[k][t] || 0, k]).filter((k) => k[1] > 0);
+    const list = make("dl", undefined, box);
+    list.className = "kinds";
+    for (const [kind, here, k] of kinds.sort((p, q) => q[1] - p[1])) {
+      make("i", undefined, make("dt", undefined, list)).style.background = colorOf[k];
+      make("dd", kind, list);
+      make("dd", bytes(here), list);
+    }
     return;
   }
   make("h2", o.name(i), box);
@@ -210,11 +244,12 @@ function showDetails() {
   row("place", b.at[i] === null ? "outside the arena, for good" : `bytes ${b.at[i]} to ${b.at[i] + b.bytes[i]} of the arena`);
   row("alive", `op ${b.from[i] + 1} to ${b.to[i] + 1} of ${o.length}${b.from[i] <= o.peak && o.peak <= b.to[i] ? ", at the peak" : ""}`);
   const made = o.line(i);
-  const born = row("made", made ? made[0] : "before the step");
-  if (made) make("pre", made[1], born);
+  // What is there before the step has no line that makes it, only a first one that reads it.
+  const born = row(data.kinds[b.kind[i]] === "params" || data.kinds[b.kind[i]] === "state" ? "first read" : "made", made ? made[0] : "before the step");
+  if (made) make("pre", made[1].trim(), born);
   const keeper = b.byLine[i] === null ? null : data.lines[b.byLine[i]];
   const kept = row("kept by", `${data.texts[b.by[i]]}${keeper ? `, ${keeper[0]}` : ""}`);
-  if (keeper) make("pre", keeper[1], kept);
+  if (keeper) make("pre", keeper[1].trim(), kept);
 }
 
 /** Buffers that a search finds, or those at the peak, largest first. */
@@ -235,7 +270,10 @@ function showList() {
   byId("list").replaceChildren(...shown.map((i) => {
     const button = document.createElement("button");
     make("span", o.name(i), button);
+    const line = o.line(i);
+    make("span", line ? `line ${line[0].split(":").pop()}` : "", button).className = "line";
     make("span", bytes(b.bytes[i]), button);
+    button.dataset.buffer = i;
     button.addEventListener("click", () => hold(i));
     button.addEventListener("mouseenter", () => hover(i));
     button.addEventListener("mouseleave", () => hover(null));
@@ -254,6 +292,9 @@ function hover(i) {
 function hold(i) {
   state.held = i;
   if (i !== null) reveal(i);
+  for (const button of document.querySelectorAll("#list button")) {
+    button.setAttribute("aria-current", String(Number(button.dataset.buffer) === i));
+  }
   drawMarks();
   showDetails();
 }

@@ -1,9 +1,12 @@
 //! What a plan does with memory: who is alive at the peak, since when, and kept by what.
 
+mod comm;
 mod full;
 mod json;
 mod live;
 mod placed;
+mod ranks;
+mod recompute;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -12,9 +15,12 @@ pub mod why;
 
 use std::sync::Arc;
 
+pub use comm::{Sent, sent};
 pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
+pub use ranks::{RanksReport, ranks};
+pub use recompute::{Line, Recompute, recompute};
 pub use terminal::render;
 
 use crate::{
@@ -45,10 +51,14 @@ pub struct PlanReport {
     pub worst: Option<WorstLegal>,
     /// The heuristic that found the order.
     pub order: &'static str,
+    /// What the ranks send to each other, if they do.
+    pub ranks: Option<RanksReport>,
     pub peak_at: PeakAt,
     /// Bytes at the peak of each kind, in a fixed order, `fragmentation` last. Their sum is
     /// `peak_bytes`.
     pub by_kind: Vec<(&'static str, u64)>,
+    /// What each rank gives to collectives, in the order of their names.
+    pub communication: Vec<Sent>,
     /// Largest first.
     pub live_at_peak: Vec<LiveBuffer>,
     /// For each position in the order, everything resident while that op runs, in bytes.
@@ -133,6 +143,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         lower_bound_bytes: plan.lower_bound_bytes(),
         worst: WorstLegal::of(plan),
         order: plan.schedule.found_by,
+        ranks: ranks(plan),
         peak_at: PeakAt {
             place: peak_node.and_then(|n| view.place(n)),
             op: peak_node.map_or(String::new(), |n| op_name(n).to_owned()),
@@ -140,6 +151,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
             position,
         },
         by_kind: by_kind(plan.peak_bytes(), &live_at_peak),
+        communication: sent(plan),
         curve: live.arena.iter().map(|&bytes| plan.persistent_bytes.saturating_add(bytes)).collect(),
         live_at_peak,
     }

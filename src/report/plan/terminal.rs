@@ -59,6 +59,25 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         count(plan.ops, "op"),
         plan.order,
     ));
+    for sent in &plan.communication {
+        out.push_str(&format!(
+            "  each rank gives {} to {}\n",
+            Bytes(sent.bytes),
+            count(sent.count, sent.name)
+        ));
+    }
+    if let Some(ranks) = &plan.ranks {
+        let padding = match ranks.padding_bytes {
+            0 => String::new(),
+            bytes => format!(", {} of what it keeps is padding", Bytes(bytes)),
+        };
+        out.push_str(&format!(
+            "  each of {} ranks sends {}, {} of it beside other work{padding}\n",
+            ranks.world,
+            Bytes(ranks.bytes),
+            Bytes(ranks.overlapped_bytes),
+        ));
+    }
     if !plan.curve.is_empty() {
         let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
         out.push_str(&format!(

@@ -1,20 +1,7 @@
-// Scaled dot-product attention over tiles of queries and keys with a running softmax, and its gradient, which
-// makes the probabilities again from the saved log-sum-exp. The score matrix is only ever a tile in registers.
-// Defined before: T, I, MICRO; EM, so that a block has 16·EM columns of results; CAUSAL; Q_ROW, Q_COLUMN, … (strides)
-// and q_at(head), ….
-
-typedef Wide<T>::type A;
-TILE_TEXT
+// Attention and its gradient in any type, in tiles of 16·MICRO queries and keys by 256 threads. EM is defined
+// before: a block has 16·EM columns of results.
 
 #define WIDTH (16 * EM)
-
-// How many keys, from the first on, a query sees.
-__device__ inline I visible(I query, I queries, I keys) {
-    if (!CAUSAL) return keys;
-    I seen = query + 1 + keys;
-    seen = seen > queries ? seen - queries : 0;
-    return seen < keys ? seen : keys;
-}
 
 // Over the 16 threads of a row of a tile.
 __device__ inline A row_max(A x) {
@@ -51,6 +38,8 @@ template <class F> __device__ inline void add_product(A (&sums)[MICRO][EM], cons
     }
 }
 
+#if !GRADIENT
+
 extern "C" __global__ void attention(
     const T* q, const T* k, const T* v, T* o, A* lse, i64 queries, i64 keys, i64 depth, i64 values, double scale
 ) {
@@ -65,6 +54,7 @@ extern "C" __global__ void attention(
     const T* from_v = v + v_at(head);
     u32 row = threadIdx.x / 16 * MICRO, column = threadIdx.x % 16 * MICRO;
     A top[MICRO], total[MICRO], sums[MICRO][EM];
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
         top[i] = -infinity((A)0);
         total[i] = 0;
@@ -78,7 +68,7 @@ extern "C" __global__ void attention(
             [&](u32 i, I d) {
                 return query + i < (I)queries ? widen(from_q[(query + i) * Q_ROW + d * Q_COLUMN]) : (A)0;
             },
-            [&](I d, u32 j) { return key + j < (I)keys ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
+            [&](I d, u32 j) { return key + j < seen ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
         #pragma unroll
         for (int i = 0; i < MICRO; ++i) {
             I limit = query + row + i < (I)queries ? visible(query + row + i, (I)queries, (I)keys) : 0;
@@ -105,15 +95,17 @@ extern "C" __global__ void attention(
         }
         put(tile, scores);
         __syncthreads();
-        add_product(sums, tile, right, (I)keys - key, [&](u32 j, u32 e) {
+        add_product(sums, tile, right, seen - key, [&](u32 j, u32 e) {
             return chunk + e < (I)values ? widen(from_v[(key + j) * V_ROW + (chunk + e) * V_COLUMN]) : (A)0;
         });
     }
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
         I at = query + row + i;
         if (at >= (I)queries) continue;
         bool masked = total[i] == (A)0;
         A factor = masked ? (A)0 : (A)1 / total[i];
+        #pragma unroll
         for (int j = 0; j < EM; ++j) {
             I e = chunk + threadIdx.x % 16 * EM + j;
             if (e < (I)values) o[(head * (I)queries + at) * (I)values + e] = narrow<T>(sums[i][j] * factor);
@@ -124,31 +116,7 @@ extern "C" __global__ void attention(
     }
 }
 
-#if GRADIENT
-
-// Σ g·o of every query: eight threads each.
-extern "C" __global__ void attention_delta(const T* g, const T* o, A* delta, i64 rows, i64 queries, i64 values) {
-    I row = ((I)blockIdx.x * blockDim.x + threadIdx.x) / 8;
-    u32 lane = threadIdx.x % 8;
-    A sum = 0;
-    if (row < (I)rows) {
-        const T* from_g = g + g_at(row / (I)queries) + row % (I)queries * G_ROW;
-        const T* from_o = o + o_at(row / (I)queries) + row % (I)queries * O_ROW;
-        for (I e = lane; e < (I)values; e += 8) sum += widen(from_g[e * G_COLUMN]) * widen(from_o[e * O_COLUMN]);
-    }
-    sum += __shfl_xor_sync(0xffffffffu, sum, 4);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    if (lane == 0 && row < (I)rows) delta[row] = sum;
-}
-
-// A score becomes its probability p, and a gradient of p the gradient p·(dp − delta) of the score.
-__device__ inline void score_gradient(A* p, A* dp, bool is_seen, A lse, A delta) {
-    // A query that sees nothing, or −∞ only, has no gradient.
-    is_seen = is_seen && lse != -infinity((A)0);
-    *p = is_seen ? exp_of(*p - lse) : (A)0;
-    *dp = is_seen ? *p * (*dp - delta) : (A)0;
-}
+#else
 
 extern "C" __global__ void attention_grad_queries(
     const T* q, const T* k, const T* v, const A* lse, const T* g, const A* delta, T* dq,
@@ -174,12 +142,12 @@ extern "C" __global__ void attention_grad_queries(
             [&](u32 i, I d) {
                 return query + i < (I)queries ? widen(from_q[(query + i) * Q_ROW + d * Q_COLUMN]) : (A)0;
             },
-            [&](I d, u32 j) { return key + j < (I)keys ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
+            [&](I d, u32 j) { return key + j < seen ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
         tile_product<true, true>(dp, left, right, (I)0, (I)values,
             [&](u32 i, I e) {
                 return query + i < (I)queries ? widen(from_g[(query + i) * G_ROW + e * G_COLUMN]) : (A)0;
             },
-            [&](I e, u32 j) { return key + j < (I)keys ? widen(from_v[(key + j) * V_ROW + e * V_COLUMN]) : (A)0; });
+            [&](I e, u32 j) { return key + j < seen ? widen(from_v[(key + j) * V_ROW + e * V_COLUMN]) : (A)0; });
         #pragma unroll
         for (int i = 0; i < MICRO; ++i) {
             I at = query + row + i;
@@ -195,11 +163,13 @@ extern "C" __global__ void attention_grad_queries(
         }
         put(tile, dp);
         __syncthreads();
-        add_product(sums, tile, right, (I)keys - key, [&](u32 j, u32 d) {
+        add_product(sums, tile, right, seen - key, [&](u32 j, u32 d) {
             return chunk + d < (I)depth ? widen(from_k[(key + j) * K_ROW + (chunk + d) * K_COLUMN]) : (A)0;
         });
     }
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
+        #pragma unroll
         for (int j = 0; j < EM; ++j) {
             I at = query + row + i, d = chunk + threadIdx.x % 16 * EM + j;
             if (at < (I)queries && d < (I)depth) {
@@ -265,7 +235,9 @@ extern "C" __global__ void attention_grad_keys(
             return chunk + d < (I)depth ? widen(from_q[(query + j) * Q_ROW + (chunk + d) * Q_COLUMN]) : (A)0;
         });
     }
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
+        #pragma unroll
         for (int j = 0; j < EM; ++j) {
             I at = key + row + i, c = chunk + threadIdx.x % 16 * EM + j;
             if (at >= (I)keys) continue;

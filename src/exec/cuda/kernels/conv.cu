@@ -15,7 +15,8 @@ __device__ inline A seen(const T* planes, I term, I pixel) {
     I tap = term % TAPS;
     I y = pixel / OUTPUT_W * STRIDE_H + tap / KERNEL_W * DILATION_H;
     I x = pixel % OUTPUT_W * STRIDE_W + tap % KERNEL_W * DILATION_W;
-    if (y < PADDING_H || y - PADDING_H >= INPUT_H || x < PADDING_W || x - PADDING_W >= INPUT_W) return (A)0;
+    // Places before the input wrap around to beyond it.
+    if (y - PADDING_H >= INPUT_H || x - PADDING_W >= INPUT_W) return (A)0;
     return widen(planes[term / TAPS * PLANE + (y - PADDING_H) * INPUT_W + (x - PADDING_W)]);
 }
 
@@ -35,7 +36,9 @@ extern "C" __global__ void conv(const T* x, const T* w, const T* bias, T* y, i64
             if (at >= columns) return (A)0;
             return seen(x + (at / PIXELS * GROUPS + group) * INPUTS * PLANE, term, at % PIXELS);
         });
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
+        #pragma unroll
         for (int j = 0; j < MICRO; ++j) {
             I o = row + threadIdx.x / 16 * MICRO + i, at = column + threadIdx.x % 16 * MICRO + j;
             if (o >= OUTPUTS || at >= columns) continue;
@@ -74,7 +77,9 @@ extern "C" __global__ void conv_grad_input(const T* w, const T* g, T* dx, i64 im
             if (y >= OUTPUT_H || x >= OUTPUT_W) return (A)0;
             return widen(g[((at / PLANE * GROUPS + group) * OUTPUTS + term / TAPS) * PIXELS + y * OUTPUT_W + x]);
         });
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
+        #pragma unroll
         for (int j = 0; j < MICRO; ++j) {
             I c = row + threadIdx.x / 16 * MICRO + i, at = column + threadIdx.x % 16 * MICRO + j;
             if (c >= INPUTS || at >= columns) continue;
@@ -106,7 +111,9 @@ extern "C" __global__ void conv_grad_weight(const T* x, const T* g, T* dw, A* pa
             if (column + j >= TERMS) return (A)0;
             return seen(x + (at / PIXELS * GROUPS + group) * INPUTS * PLANE, column + j, at % PIXELS);
         });
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
+        #pragma unroll
         for (int j = 0; j < MICRO; ++j) {
             I o = row + threadIdx.x / 16 * MICRO + i, term = column + threadIdx.x % 16 * MICRO + j;
             if (o >= OUTPUTS || term >= TERMS) continue;

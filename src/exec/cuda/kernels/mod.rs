@@ -104,6 +104,7 @@ fn node_works(op: &Op, call: &Call) -> Result<Vec<Work>, OpError> {
         Op::Copy(_) | Op::CollectiveStart(_) => movement::copy(call.arg(0)?, call.result(0)?),
         Op::Concat(concat) => movement::concat(call, concat.axis),
         Op::Pad(pad) => movement::pad(call, &pad.ranges),
+        Op::Insert(insert) => movement::insert(call, &insert.ranges),
         Op::Gather(_) => gather::gather(call),
         Op::ScatterAdd(scatter) => gather::scatter_add(call, scatter.rows),
         Op::Reduce(reduce) => reduce::works(call, reduce),
@@ -171,6 +172,7 @@ pub(crate) fn workspace(op: &Op, args: &[&Type], results: &[&Type]) -> u64 {
         | Op::Copy(_)
         | Op::Concat(_)
         | Op::Pad(_)
+        | Op::Insert(_)
         | Op::Gather(_)
         | Op::StopGrad(_)
         | Op::ArgReduce(_)

@@ -41,18 +41,33 @@ pub(super) fn concat(call: &Call, axis: usize) -> Result<Vec<Work>, OpError> {
 /// Zeros, with the operand at `ranges`.
 pub(super) fn pad(call: &Call, ranges: &[SliceRange]) -> Result<Vec<Work>, OpError> {
     let (from, to) = (call.arg(0)?, call.result(0)?);
-    let mut target = Target { first: to.address(), strides: to.strides().to_vec() };
-    let mut skipped = 0;
-    for (stride, range) in target.strides.iter_mut().zip(ranges) {
-        skipped += range.start * *stride;
-        *stride *= range.step;
-    }
-    if from.elements() > 0 {
-        target.first.offset += (skipped * to.dtype().size()) as u64;
-    }
     let mut works = zero(to);
-    works.extend(transfer(from, &target)?);
+    works.extend(transfer(from, &part(from, to, ranges))?);
     Ok(works)
+}
+
+/// Operand 0, with operand 1 at `ranges`. Nothing is copied that was planned into its place.
+pub(super) fn insert(call: &Call, ranges: &[SliceRange]) -> Result<Vec<Work>, OpError> {
+    let (whole, piece, to) = (call.arg(0)?, call.arg(1)?, call.result(0)?);
+    let mut works = copy(whole, to)?;
+    works.extend(transfer(piece, &part(piece, to, ranges))?);
+    Ok(works)
+}
+
+/// Where the elements of `from` go as a part of `to`.
+fn part(from: &Tensor, to: &Tensor, ranges: &[SliceRange]) -> Target {
+    let strides = to.strides().iter().zip(ranges);
+    let skipped: usize = strides.clone().map(|(stride, range)| range.start * stride).sum();
+    let strides = match from.shape().len() == ranges.len() {
+        true => strides.map(|(stride, range)| stride * range.step).collect(),
+        // A tensor that goes into a vector row by row.
+        false => Layout::dense(from.shape()).strides.to_vec(),
+    };
+    let mut first = to.address();
+    if from.elements() > 0 {
+        first.offset += (skipped * to.dtype().size()) as u64;
+    }
+    Target { first, strides }
 }
 
 pub(super) fn zero(tensor: &Tensor) -> Vec<Work> {

@@ -1,6 +1,6 @@
 // Layer norm (CENTRED is 1) and RMS norm over rows, and their gradients.
 
-extern "C" __global__ void norm(
+extern "C" __global__ void norm_rows(
     const T* x, const T* w, const T* b, T* y, A* means, A* rstds, i64 width, double eps
 ) {
     I row = blockIdx.x, columns = (I)width;

@@ -24,7 +24,9 @@ extern "C" __global__ void matmul(
             return column + j < (I)n ? widen(from_b[term * (I)b_row + (column + j) * (I)b_column]) : (A)0;
         });
     T* to = c + c_batch_at(batch);
+    #pragma unroll
     for (int i = 0; i < MICRO; ++i) {
+        #pragma unroll
         for (int j = 0; j < MICRO; ++j) {
             I r = row + threadIdx.x / 16 * MICRO + i, s = column + threadIdx.x % 16 * MICRO + j;
             if (r < (I)m && s < (I)n) to[r * (I)c_row + s * (I)c_column] = narrow<T>(sums[i][j]);

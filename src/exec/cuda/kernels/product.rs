@@ -124,7 +124,6 @@ fn matrix(tensor: &Tensor, rows: usize, columns: usize) -> Option<Matrix> {
         (1, 1) => (1, 1),
         (1, _) if column == 1 => (columns, 1),
         (1, _) => (1, column),
-        (_, 1) if row == 1 => (1, rows),
         (_, 1) => (row, 1),
         _ => (row, column),
     };

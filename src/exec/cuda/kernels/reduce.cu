@@ -22,7 +22,7 @@ __device__ inline A lane_sum(const T* x, I chunk, u32 lane, I n) {
 __device__ inline void tree(A* values, u32 count, u32 step, u32 place, u32 threads) {
     for (u32 s = 1; s < count; s *= 2) {
         for (u32 k = place * 2 * s; k + s < count; k += threads * 2 * s) {
-            values[k * step] = FOLD(values[k * step], values[(k + s) * step]);
+            values[(I)k * step] = FOLD(values[(I)k * step], values[(I)(k + s) * step]);
         }
         __syncthreads();
     }
@@ -114,4 +114,11 @@ extern "C" __global__ void reduce_parts(A* partial, T* result, i64 outputs, i64 
         }
     }
     result[output] = narrow<T>(FINISH(values[0]));
+}
+
+// The same for many parts: a block for each output.
+extern "C" __global__ void reduce_many_parts(A* partial, T* result, i64 outputs, i64 parts) {
+    I output = blockIdx.x;
+    tree(partial + output, (u32)parts, (u32)outputs, threadIdx.x, blockDim.x);
+    if (threadIdx.x == 0) result[output] = narrow<T>(FINISH(partial[output]));
 }

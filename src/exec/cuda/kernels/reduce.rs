@@ -23,6 +23,9 @@ const CHUNK: usize = 1024;
 /// Blocks that are enough for any device.
 const BLOCKS: usize = 1024;
 
+/// Up to so many parts of an output are joined by one thread.
+const FEW_PARTS: usize = 16;
+
 /// How the chunks of each output are divided among blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
@@ -79,7 +82,8 @@ pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> 
     let source = source(x, reduce, &kept, &over);
     let in_rows = over.axes.last().is_none_or(|axis| axis.strides == [1]);
     let columns = kept.axes.last().is_some_and(|axis| axis.strides == [1] && axis.size >= 8) && !in_rows;
-    if n <= CHUNK && !columns {
+    // Of nothing, the other kernels have no chunk to begin with.
+    if n == 0 || n <= CHUNK && !columns {
         let kernel = Kernel::new(source, "reduce_short").arg(x).arg(y).sizes([outputs, n]);
         return Ok(vec![kernel.blocks(outputs.div_ceil(16), 1, 1, THREADS)?]);
     }
@@ -99,14 +103,11 @@ pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> 
             .sizes([outputs, n, cut.parts, cut.span])
             .blocks(blocks, 1, 1, threads)?,
     ];
-    if cut.parts > 1 {
-        works.push(
-            Kernel::new(source, "reduce_parts")
-                .arg(partial)
-                .arg(y)
-                .sizes([outputs, cut.parts])
-                .for_each(outputs, THREADS)?,
-        );
+    let parts = |function| Kernel::new(source, function).arg(partial).arg(y).sizes([outputs, cut.parts]);
+    match cut.parts {
+        1 => {}
+        2..=FEW_PARTS => works.push(parts("reduce_parts").for_each(outputs, THREADS)?),
+        _ => works.push(parts("reduce_many_parts").blocks(outputs, 1, 1, THREADS)?),
     }
     Ok(works)
 }

@@ -11,6 +11,7 @@ use crate::{
     source::{FileId, SourceMap},
 };
 
+mod beside;
 mod text;
 
 pub use text::{json, render};
@@ -60,6 +61,9 @@ pub struct BufferLife {
     pub freed: Option<usize>,
     pub offset: Option<u64>,
     pub kept: Kept,
+    /// Why it was not made in the place of an operand of its op, one sentence for each that it could
+    /// have taken.
+    pub beside: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -175,6 +179,7 @@ struct Lives<'a, 'v> {
     freed: FxHashMap<BufferId, usize>,
     /// For each buffer, the one that takes its place over.
     taken: FxHashMap<BufferId, BufferId>,
+    beside: FxHashMap<BufferId, Vec<String>>,
 }
 
 impl<'a, 'v> Lives<'a, 'v> {
@@ -193,7 +198,8 @@ impl<'a, 'v> Lives<'a, 'v> {
                 taken.insert(*read, made);
             }
         }
-        Lives { view, live: Live::new(plan), executed, freed, taken }
+        let beside = beside::reasons(view);
+        Lives { view, live: Live::new(plan), executed, freed, taken, beside }
     }
 
     fn of(&self, id: BufferId) -> BufferLife {
@@ -245,6 +251,7 @@ impl<'a, 'v> Lives<'a, 'v> {
             freed,
             offset: plan.schedule.offsets.get(id.0 as usize).copied().flatten(),
             kept,
+            beside: self.beside.get(&id).cloned().unwrap_or_default(),
         }
     }
 }

@@ -17,6 +17,8 @@ const NAME_LIMIT: usize = 40;
 /// Groups of buffers that are alike; smaller ones are summed up.
 const GROUPS: usize = 12;
 const LINES: usize = 12;
+/// Operands of which is said why they were not written over.
+const REASONS: usize = 3;
 const WIDTH: usize = 80;
 
 /// The report for a terminal.
@@ -192,6 +194,9 @@ impl<'a> Group<'a> {
             _ => row("offset", "none: it lies outside of the arena".to_owned()),
         }
         row("kept by", kept(first, sources));
+        for reason in first.beside.iter().take(REASONS) {
+            row("beside", visible::line(reason, 200).into_owned());
+        }
     }
 }
 
@@ -306,5 +311,6 @@ fn buffer(life: &BufferLife, sources: &SourceMap) -> Value {
         "freed": life.freed,
         "offset": life.offset,
         "kept_by": kept(life, sources),
+        "not_in_place": life.beside,
     })
 }
