@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::{
     grad,
     ir::{Cursor, Graph, NodeId, Output, Region, RegionId, Release, Role, ValueId},
-    ops::OpError,
+    ops::{Op, OpError},
 };
 
 /// Which region every node of an elaborated graph is in.
@@ -142,16 +142,28 @@ impl Replay<'_> {
         let results = grad::gradients(&mut self.new, &outputs, &wrt).map_err(|e| e.error)?;
         for (&old, new) in call.results.iter().zip(results) {
             match (old, new) {
-                (Some(old), Some(new)) => {
-                    if let Some(entry) = self.values.get_mut(old.0 as usize) {
-                        *entry = entry.or(Some(new));
-                    }
-                }
+                (Some(old), Some(new)) => self.map_gradient(old, new),
                 (None, None) => {}
                 _ => return Err(lost()),
             }
         }
         Ok(())
+    }
+
+    /// A gradient, and what it is a view of: `sync` takes the elements in the order they were made in.
+    fn map_gradient(&mut self, mut old: ValueId, mut new: ValueId) {
+        loop {
+            if let Some(entry) = self.values.get_mut(old.0 as usize) {
+                *entry = entry.or(Some(new));
+            }
+            let (was, is) = (self.graph.producer(old).0, self.new.producer(new).0);
+            match (was.op(), was.args(), is.args()) {
+                (op @ (Op::Transpose(_) | Op::Reshape(_)), &[from], &[to]) if op == is.op() => {
+                    (old, new) = (from, to)
+                }
+                _ => return,
+            }
+        }
     }
 
     fn value(&self, old: ValueId) -> Result<ValueId, OpError> {
