@@ -252,6 +252,7 @@ fn products_are_those_of_cublas_lt() {
     let workspace = unsafe { stream.alloc::<u8>(1024) }.unwrap();
     let transposed = 1i32;
     let limit = 1024u64;
+    let epilogue = CUBLASLT_EPILOGUE_BIAS;
     let scale = [1f32, 0.0];
     let pointer = |slice: &dyn Fn() -> u64| slice() as *mut std::ffi::c_void;
     unsafe {
@@ -260,7 +261,7 @@ fn products_are_those_of_cublas_lt() {
         let at_bias = on_bias.device_ptr(&stream).0;
         for (attribute, value, bytes) in [
             (CUBLASLT_MATMUL_DESC_TRANSB, (&raw const transposed).cast(), 4),
-            (CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const CUBLASLT_EPILOGUE_BIAS).cast(), 4),
+            (CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), 4),
             (CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const at_bias).cast(), 8),
         ] {
             lt::set_matmul_desc_attribute(desc, attribute, value, bytes).unwrap();

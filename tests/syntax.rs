@@ -91,6 +91,21 @@ fn every_statement_has_its_tree() {
         ("minimize l over a, b with o(lr: 0.1)", "(minimize l over a b with (call o lr: 0.1))"),
         ("minimize l\n  over net\n  with o", "(minimize l over net with o)"),
         ("update net with o, g", "(update net o g)"),
+        (
+            "hook h(bucket, k: int = 4) { state e = zeros_like(bucket)\n e := bucket; bucket }",
+            "(hook h (bucket, k: int = 4) (state e (call zeros_like bucket)) {(:= e bucket); bucket})",
+        ),
+        ("sync g over world", "(sync g over world)"),
+        (
+            "sync g over 4 with h(k: 2), bucket: 25 MiB",
+            "(sync g over 4 with (call h k: 2) bucket: 26214400B)",
+        ),
+        // A `with` of the next line is a statement of its own.
+        ("sync g\n  over world", "(sync g over world)"),
+        (
+            "{ sync g over world\n with training: false { f(x) } }",
+            "{(sync g over world); (with training: false {(call f x)});}",
+        ),
         ("ensure peak <= 4 GiB", "(ensure 4294967296B)"),
         ("ensure peak <= a + b in every schedule", "(ensure-every (+ a b))"),
         ("release x, y", "(release x y)"),

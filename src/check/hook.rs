@@ -144,7 +144,7 @@ impl Evaluator {
         let (message, help) = match what {
             Overflow::Sum { ranks } => (
                 format!("`{title}` adds the f16 values of {ranks} ranks before it divides"),
-                "divide before the cast: `f16(bucket / world)`",
+                "divide what is sent: `f16(bucket) / world`",
             ),
             Overflow::Squares => {
                 (format!("`{title}` adds up in f16 what may be large"), "do it in f32, and cast what is sent")

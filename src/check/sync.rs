@@ -359,26 +359,20 @@ fn buckets(graph: &Graph, gradients: &[Stored], limit: u64) -> Vec<Bucket> {
     closed
 }
 
-/// The gradients of a bucket one after another.
+/// The gradients of a bucket one after another, in memory of its own: a hook may release it.
 fn fill(graph: &mut Graph, gradients: &[Stored], bucket: &Bucket, name: &str) -> Result<ValueId, OpError> {
     let pieces: Vec<ValueId> =
         bucket.pieces.iter().filter_map(|&k| gradients.get(k).map(|g| g.value)).collect();
-    let whole = match pieces.as_slice() {
-        &[single] => graph.reshape(single, &[bucket.elements])?,
-        _ => {
-            let zero = graph.constant(bucket.dtype, 0.0)?;
-            let mut whole = graph.broadcast(zero, &[bucket.elements])?;
-            let mut start = 0;
-            for piece in pieces {
-                let size = graph.ty(piece).elements();
-                let flat = graph.reshape(piece, &[size])?;
-                whole = graph.insert(whole, flat, &[SliceRange { start, step: 1, size }])?;
-                start += size;
-            }
-            whole
-        }
-    };
-    graph.names.entry(whole).or_insert_with(|| name.into());
+    let zero = graph.constant(bucket.dtype, 0.0)?;
+    let mut whole = graph.broadcast(zero, &[bucket.elements])?;
+    let mut start = 0;
+    for piece in pieces {
+        let size = graph.ty(piece).elements();
+        let flat = graph.reshape(piece, &[size])?;
+        whole = graph.insert(whole, flat, &[SliceRange { start, step: 1, size }])?;
+        start += size;
+    }
+    graph.names.insert(whole, name.into());
     Ok(whole)
 }
 

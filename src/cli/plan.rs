@@ -164,27 +164,28 @@ fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
 }
 
 fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked, full: bool) -> String {
-    let steps = plans
-        .iter()
-        .map(|plan| {
-            let report = report::plan::report(plan, &checked.sources);
-            let dims = dims(plan, checked);
-            let diagnostics = of_step(&plan.name, checked);
-            let mut step =
-                report::plan::json(&report, plan.target.name(), &dims, 0, &diagnostics, &checked.sources);
-            if let (Some(chosen), serde_json::Value::Object(step)) =
-                (recompute(plan, plans, checked), &mut step)
-            {
-                step.insert("budget".into(), chosen.json());
-            }
-            if full {
-                report::plan::full(&mut step, plan, &checked.sources);
-            }
-            step
-        })
-        .collect();
-    let mut text = report::plan::json_file(name, steps).to_string();
-    text.push('\n');
+    // Step by step, so that only one of them is there as values.
+    let mut text = format!("{{\"file\":{},\"steps\":[", serde_json::Value::from(name));
+    for (k, plan) in plans.iter().enumerate() {
+        let report = report::plan::report(plan, &checked.sources);
+        let dims = dims(plan, checked);
+        let diagnostics = of_step(&plan.name, checked);
+        let mut step =
+            report::plan::json(&report, plan.target.name(), &dims, 0, &diagnostics, &checked.sources);
+        if let (Some(chosen), serde_json::Value::Object(step)) = (recompute(plan, plans, checked), &mut step)
+        {
+            step.insert("budget".into(), chosen.json());
+        }
+        if k > 0 {
+            text.push(',');
+        }
+        if full {
+            report::plan::full(&step, plan, &checked.sources, &mut text);
+        } else {
+            text.push_str(&step.to_string());
+        }
+    }
+    text.push_str("]}\n");
     text
 }
 

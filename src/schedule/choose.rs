@@ -350,7 +350,7 @@ pub(super) fn bound_of_choices(
             }
         } else if options.prove {
             // The order may be worse here than it is with the copies that are not decided yet.
-            let closes = ix.to_bytes(profile.peak) >= enough;
+            let closes = options.order == OrderKind::Best && ix.to_bytes(profile.peak) >= enough;
             bound::tighten(&ix, &order, &mut proof, bound::REFUTE_WORK, closes);
         }
     }

@@ -121,6 +121,9 @@ enum Awaits {
     /// The `by` of `shard`, and then its `over`, if it comes.
     By,
     Ranks,
+    /// The `over` of `sync`, behind which `with` may come on the same line.
+    SyncOver,
+    SyncWith,
 }
 
 /// How much of `checkpoint(options) <` was read.
@@ -185,7 +188,7 @@ impl<'s> Layout<'s, '_> {
         }
         let end = self.raw.last().map_or(0, |t| t.2);
         let trailing = self.last().is_some_and(|t| t.continues_line() || t == Token::Dot || t == Token::Else);
-        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::By);
+        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::By | Awaits::SyncOver);
         self.laid.incomplete = !self.open.is_empty() || self.region != Region::None || trailing || waits;
         self.unclosed(0, (end, end));
         // The end of the last statement is no separator.
@@ -273,6 +276,8 @@ impl<'s> Layout<'s, '_> {
                 {
                     return Some(Token::Flat);
                 }
+                (Awaits::SyncOver, "over") if after_operand => (Token::Over, Awaits::SyncWith),
+                (Awaits::SyncWith, "with") if after_operand => (Token::With, Awaits::Nothing),
                 (Awaits::As, "as") if after_operand => (Token::As, Awaits::Nothing),
                 _ if name == "frozen" && self.last() == Some(Token::Param) && self.name_follows(0) => {
                     return Some(Token::Frozen);
@@ -289,7 +294,7 @@ impl<'s> Layout<'s, '_> {
                 Token::Minimize
             }
             "sync" if operand_follows || self.line_holds("over") => {
-                self.level.awaits = Awaits::Over;
+                self.level.awaits = Awaits::SyncOver;
                 Token::Sync
             }
             "update" if operand_follows || self.line_holds("with") => {
@@ -379,7 +384,9 @@ impl<'s> Layout<'s, '_> {
             Token::Else => true,
             Token::Less => self.region != Region::None,
             Token::Name("by") => self.level.awaits == Awaits::By,
-            Token::Name("over") => matches!(self.level.awaits, Awaits::Over | Awaits::Ranks),
+            Token::Name("over") => {
+                matches!(self.level.awaits, Awaits::Over | Awaits::Ranks | Awaits::SyncOver)
+            }
             Token::Name("with") => self.level.awaits == Awaits::With,
             _ => false,
         };
@@ -393,9 +400,10 @@ impl<'s> Layout<'s, '_> {
     /// of an expression.
     fn is_statement_word(&self, token: Token<'s>) -> bool {
         match token {
-            Token::Name("minimize" | "update" | "ensure" | "release" | "param" | "state" | "optimizer") => {
-                self.name_follows(0)
-            }
+            Token::Name(
+                "minimize" | "sync" | "update" | "ensure" | "release" | "param" | "state" | "optimizer"
+                | "hook",
+            ) => self.name_follows(0),
             Token::Name("budget") => matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_))),
             _ => false,
         }

@@ -59,8 +59,8 @@ fn reductions_have_the_bits_of_the_cpu() {
         (&[20_000, 37], &[0]),
         (&[3, 3000, 40], &[1]),
         (&[300, 40, 9], &[0, 2]),
-        (&[1_500_000], &[0]),
-        (&[40_000, 64], &[0]),
+        (&[300_000], &[0]),
+        (&[17_000, 8], &[0]),
     ];
     for dtype in [DType::F32, DType::BF16, DType::I32] {
         for (shape, axes) in shapes {
@@ -170,7 +170,7 @@ fn attention_and_gradient(
 ) -> Result<Vec<ValueId>, OpError> {
     let forward = graph.push(Attention { causal, scale }, &[q, k, v])?;
     let mut results: Vec<ValueId> = graph.node(forward).results().collect();
-    let args = [&[q, k, v], results.as_slice(), &[g]].concat();
+    let args = [&[q, k, v][..], &results, &[g]].concat();
     let backward = graph.push(AttentionGrad { causal, scale }, &args)?;
     results.extend(graph.node(backward).results());
     Ok(results)

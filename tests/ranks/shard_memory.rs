@@ -98,7 +98,7 @@ fn what_the_ranks_send() {
     let ranks = tg::report::plan::ranks(plan).expect("collectives");
     let part = 1280 * 1280 * 8 * 4 / 4 * 3;
     assert_eq!((ranks.world, ranks.padding_bytes), (4, 0));
-    assert_eq!((ranks.collectives, ranks.bytes), (5, 5 * part), "three gathers and two sums");
+    assert_eq!((ranks.all.count, ranks.all.bytes), (5, 5 * part), "three gathers and two sums");
     let odd = check(3, &example("fsdp.tg").replace("1280", "5"));
     let ranks = tg::report::plan::ranks(odd.plans.first().expect("a plan")).expect("collectives");
     // 200 elements in each of two units, on 3 ranks 201.

@@ -12,6 +12,7 @@ use crate::{
     ir::{Node, NodeId, ValueId},
     lower::{fuse::is_elementwise, layout::Laid},
     ops::{Alias, Insert, Op, SliceRange},
+    plan::Target,
 };
 
 /// The chains of a step.
@@ -35,14 +36,14 @@ struct Chain {
 }
 
 impl Inserts {
-    pub(super) fn find(laid: &Laid) -> Inserts {
+    pub(super) fn find(laid: &Laid, target: Target) -> Inserts {
         let mut inserts = Inserts::default();
         if !laid.graph.nodes().any(|n| matches!(n.op(), Op::Insert(_))) {
             return inserts;
         }
         let readers = readers(laid);
         for chain in chains(laid, &readers) {
-            inserts.add(laid, &readers, chain);
+            inserts.add(laid, target, &readers, chain);
         }
         inserts
     }
@@ -67,7 +68,7 @@ impl Inserts {
         self.is_idle(node.id) && node.args().first().is_none_or(|whole| !self.root.contains_key(whole))
     }
 
-    fn add(&mut self, laid: &Laid, readers: &[Readers], chain: Vec<NodeId>) {
+    fn add(&mut self, laid: &Laid, target: Target, readers: &[Readers], chain: Vec<NodeId>) {
         let graph = &laid.graph;
         let parts: Vec<Option<(usize, usize)>> = chain.iter().map(|&n| part(&graph.node(n))).collect();
         let Some(&last) = chain.last() else { return };
@@ -90,6 +91,10 @@ impl Inserts {
         {
             *first = None;
         }
+        let size = graph.ty(root).dtype().size();
+        for (piece, part) in pieces.iter_mut().zip(&parts) {
+            *piece = piece.filter(|_| part.is_some_and(|(start, _)| is_aligned(target, start * size)));
+        }
         for ((&insert, piece), part) in chain.iter().zip(&pieces).zip(&parts) {
             self.root.insert(graph.node(insert).result(0), root);
             if let (Some(piece), Some((start, _))) = (piece, part) {
@@ -98,6 +103,14 @@ impl Inserts {
             }
         }
         self.chains.push(Chain { inserts: chain, pieces });
+    }
+}
+
+/// Kernels of the GPU write several elements at once.
+fn is_aligned(target: Target, byte: usize) -> bool {
+    match target {
+        Target::Cpu => true,
+        Target::Cuda => byte.is_multiple_of(16),
     }
 }
 

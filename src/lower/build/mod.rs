@@ -72,7 +72,7 @@ pub(super) fn build(
         for in_place in [InPlace::BySource, InPlace::ByWaiting, InPlace::Never] {
             let mut units = Units::new(laid, groups, members);
             if inserts {
-                units.inserts = Inserts::find(laid);
+                units.inserts = Inserts::find(laid, target);
             }
             units.collect();
             units.order_inserts();

@@ -48,21 +48,12 @@ pub fn step(
             "instruction": peak.instruction,
         },
         "by_kind": by_kind,
-        "communication": plan.communication.iter().map(super::Sent::json).collect::<Vec<_>>(),
         "live_at_peak": plan.live_at_peak.iter().map(buffer).collect::<Vec<_>>(),
         "diagnostics": diagnostics.iter().map(|d| report::json::value(d, sources)).collect::<Vec<_>>(),
     });
     // Only steps of several ranks have it. All ranks have one plan, so the other figures are each one's.
     if let (Some(ranks), Some(map)) = (&plan.ranks, value.as_object_mut()) {
-        let ranks = json!({
-            "world": ranks.world,
-            "collectives": ranks.collectives,
-            "bytes": ranks.bytes,
-            "overlapped": ranks.overlapped,
-            "overlapped_bytes": ranks.overlapped_bytes,
-            "padding_bytes": ranks.padding_bytes,
-        });
-        map.insert("ranks".into(), ranks);
+        map.insert("ranks".into(), ranks.json());
     }
     value
 }

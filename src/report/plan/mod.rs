@@ -1,6 +1,5 @@
 //! What a plan does with memory: who is alive at the peak, since when, and kept by what.
 
-mod comm;
 mod full;
 mod json;
 mod live;
@@ -15,11 +14,10 @@ pub mod why;
 
 use std::sync::Arc;
 
-pub use comm::{Sent, sent};
 pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
-pub use ranks::{RanksReport, ranks};
+pub use ranks::{RanksReport, Sent, ranks};
 pub use recompute::{Line, Recompute, recompute};
 pub use terminal::render;
 
@@ -57,8 +55,6 @@ pub struct PlanReport {
     /// Bytes at the peak of each kind, in a fixed order, `fragmentation` last. Their sum is
     /// `peak_bytes`.
     pub by_kind: Vec<(&'static str, u64)>,
-    /// What each rank gives to collectives, in the order of their names.
-    pub communication: Vec<Sent>,
     /// Largest first.
     pub live_at_peak: Vec<LiveBuffer>,
     /// For each position in the order, everything resident while that op runs, in bytes.
@@ -151,7 +147,6 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
             position,
         },
         by_kind: by_kind(plan.peak_bytes(), &live_at_peak),
-        communication: sent(plan),
         curve: live.arena.iter().map(|&bytes| plan.persistent_bytes.saturating_add(bytes)).collect(),
         live_at_peak,
     }

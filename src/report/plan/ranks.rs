@@ -1,25 +1,58 @@
 //! What the ranks of a step send to each other, and how much of it has other work beside it.
 
+use std::collections::BTreeMap;
+
 use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
 
 use crate::{
     ir::{Graph, Node, NodeId},
-    ops::{CollectiveKind, Op},
+    ops::{CollectiveKind, CollectiveStart, Op},
     plan::{Kernel, Plan},
 };
 
 /// The collectives of a step, as each rank takes part in them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RanksReport {
     pub world: u32,
-    pub collectives: usize,
-    /// What one rank sends at least, by the volume of each collective.
-    pub bytes: u64,
-    /// Collectives between whose start and end something else runs, and what is sent in them.
-    pub overlapped: usize,
-    pub overlapped_bytes: u64,
+    /// All collectives.
+    pub all: Sent,
+    /// Those of each kind, as the language names it.
+    pub by_kind: BTreeMap<&'static str, Sent>,
+    /// Collectives between whose start and end something else runs.
+    pub overlapped: Sent,
     /// What makes the parts of vectors equal: bytes of persistent tensors on one rank, on average.
     pub padding_bytes: u64,
+}
+
+/// What one rank sends in some collectives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sent {
+    pub count: usize,
+    /// At least, by the volume of each collective.
+    pub bytes: u64,
+}
+
+impl Sent {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+impl RanksReport {
+    pub(super) fn json(&self) -> Value {
+        let kind = |(name, sent): (&&str, &Sent)| json!({ "collective": name, "count": sent.count, "bytes": sent.bytes });
+        json!({
+            "world": self.world,
+            "collectives": self.all.count,
+            "bytes": self.all.bytes,
+            "by_collective": self.by_kind.iter().map(kind).collect::<Vec<_>>(),
+            "overlapped": self.overlapped.count,
+            "overlapped_bytes": self.overlapped.bytes,
+            "padding_bytes": self.padding_bytes,
+        })
+    }
 }
 
 /// `None` where a step has no collectives and no parts.
@@ -31,10 +64,9 @@ pub fn ranks(plan: &Plan) -> Option<RanksReport> {
     })?;
     let mut report = RanksReport {
         world,
-        collectives: 0,
-        bytes: 0,
-        overlapped: 0,
-        overlapped_bytes: 0,
+        all: Sent::default(),
+        by_kind: BTreeMap::new(),
+        overlapped: Sent::default(),
         padding_bytes: padding(graph),
     };
     // Of the collectives that are on their way, whether something ran beside them.
@@ -48,12 +80,12 @@ pub fn ranks(plan: &Plan) -> Option<RanksReport> {
             (Some(Kernel::Wait { .. }), _) => {
                 let start = node.args().first().map(|&started| graph.producer(started).0);
                 let Some(start) = start else { continue };
-                let bytes = volume(&start);
-                report.collectives += 1;
-                report.bytes = report.bytes.saturating_add(bytes);
+                let Op::CollectiveStart(collective) = start.op() else { continue };
+                let bytes = volume(&start, collective);
+                report.all.add(bytes);
+                report.by_kind.entry(collective.kind.name()).or_default().add(bytes);
                 if running.remove(&start.id) == Some(true) {
-                    report.overlapped += 1;
-                    report.overlapped_bytes = report.overlapped_bytes.saturating_add(bytes);
+                    report.overlapped.add(bytes);
                 }
             }
             _ => running.values_mut().for_each(|beside| *beside = true),
@@ -63,8 +95,7 @@ pub fn ranks(plan: &Plan) -> Option<RanksReport> {
 }
 
 /// What one rank sends in a collective at least.
-fn volume(node: &Node<'_>) -> u64 {
-    let Op::CollectiveStart(start) = node.op() else { return 0 };
+fn volume(node: &Node<'_>, start: &CollectiveStart) -> u64 {
     let bytes = |ty: Option<&crate::ir::Type>| ty.map_or(0, |ty| ty.bytes());
     let operand = bytes(node.arg_types().next());
     let world = u64::from(start.world.max(1));

@@ -36,7 +36,7 @@ pub struct Recompute {
 #[derive(Debug, Clone)]
 pub struct Line {
     pub place: Option<Place>,
-    /// Names of ops and how often each occurs, the commonest first.
+    /// Names of ops and how often each occurs.
     pub ops: Vec<(String, usize)>,
     pub flops: f64,
     pub bytes: u64,

@@ -68,7 +68,7 @@ extern "C" __global__ void attention(
             [&](u32 i, I d) {
                 return query + i < (I)queries ? widen(from_q[(query + i) * Q_ROW + d * Q_COLUMN]) : (A)0;
             },
-            [&](I d, u32 j) { return key + j < (I)keys ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
+            [&](I d, u32 j) { return key + j < seen ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
         #pragma unroll
         for (int i = 0; i < MICRO; ++i) {
             I limit = query + row + i < (I)queries ? visible(query + row + i, (I)queries, (I)keys) : 0;
@@ -95,7 +95,7 @@ extern "C" __global__ void attention(
         }
         put(tile, scores);
         __syncthreads();
-        add_product(sums, tile, right, (I)keys - key, [&](u32 j, u32 e) {
+        add_product(sums, tile, right, seen - key, [&](u32 j, u32 e) {
             return chunk + e < (I)values ? widen(from_v[(key + j) * V_ROW + (chunk + e) * V_COLUMN]) : (A)0;
         });
     }
@@ -142,12 +142,12 @@ extern "C" __global__ void attention_grad_queries(
             [&](u32 i, I d) {
                 return query + i < (I)queries ? widen(from_q[(query + i) * Q_ROW + d * Q_COLUMN]) : (A)0;
             },
-            [&](I d, u32 j) { return key + j < (I)keys ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
+            [&](I d, u32 j) { return key + j < seen ? widen(from_k[(key + j) * K_ROW + d * K_COLUMN]) : (A)0; });
         tile_product<true, true>(dp, left, right, (I)0, (I)values,
             [&](u32 i, I e) {
                 return query + i < (I)queries ? widen(from_g[(query + i) * G_ROW + e * G_COLUMN]) : (A)0;
             },
-            [&](I e, u32 j) { return key + j < (I)keys ? widen(from_v[(key + j) * V_ROW + e * V_COLUMN]) : (A)0; });
+            [&](I e, u32 j) { return key + j < seen ? widen(from_v[(key + j) * V_ROW + e * V_COLUMN]) : (A)0; });
         #pragma unroll
         for (int i = 0; i < MICRO; ++i) {
             I at = query + row + i;
@@ -163,7 +163,7 @@ extern "C" __global__ void attention_grad_queries(
         }
         put(tile, dp);
         __syncthreads();
-        add_product(sums, tile, right, (I)keys - key, [&](u32 j, u32 d) {
+        add_product(sums, tile, right, seen - key, [&](u32 j, u32 d) {
             return chunk + d < (I)depth ? widen(from_k[(key + j) * K_ROW + (chunk + d) * K_COLUMN]) : (A)0;
         });
     }

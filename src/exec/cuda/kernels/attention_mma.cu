@@ -142,8 +142,8 @@ extern "C" __global__ void attention(
     I last = query + 64 < (I)queries ? query + 64 : (I)queries;
     I seen = visible(last - 1, (I)queries, (I)keys);
     for (I key = 0; key < seen; key += SIDE) {
-        load_rows<SIDE, DP>(k_tile, from_k, key, (I)keys, (I)depth, K_ROW, K_COLUMN);
-        load_turned<SIDE, EP>(v_turned, from_v, key, (I)keys, 0, (I)values, V_ROW, V_COLUMN);
+        load_rows<SIDE, DP>(k_tile, from_k, key, seen, (I)depth, K_ROW, K_COLUMN);
+        load_turned<SIDE, EP>(v_turned, from_v, key, seen, 0, (I)values, V_ROW, V_COLUMN);
         __syncthreads();
         float scores[SIDE / 8][4];
         clear_sums(scores);
@@ -243,9 +243,9 @@ extern "C" __global__ void attention_grad_queries(
     I last = query + 64 < (I)queries ? query + 64 : (I)queries;
     I seen = visible(last - 1, (I)queries, (I)keys);
     for (I key = 0; key < seen; key += SIDE) {
-        load_rows<SIDE, DP>(k_tile, from_k, key, (I)keys, (I)depth, K_ROW, K_COLUMN);
-        load_rows<SIDE, EP>(v_tile, from_v, key, (I)keys, (I)values, V_ROW, V_COLUMN);
-        load_turned<SIDE, PART>(k_turned, from_k, key, (I)keys, start, (I)depth, K_ROW, K_COLUMN);
+        load_rows<SIDE, DP>(k_tile, from_k, key, seen, (I)depth, K_ROW, K_COLUMN);
+        load_rows<SIDE, EP>(v_tile, from_v, key, seen, (I)values, V_ROW, V_COLUMN);
+        load_turned<SIDE, PART>(k_turned, from_k, key, seen, start, (I)depth, K_ROW, K_COLUMN);
         __syncthreads();
         float p[SIDE / 8][4], dp[SIDE / 8][4];
         clear_sums(p);

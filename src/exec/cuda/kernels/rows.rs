@@ -136,7 +136,7 @@ pub(super) fn softmax_grad(call: &Call) -> Result<Vec<Work>, OpError> {
 }
 
 pub(super) fn cross_entropy(call: &Call) -> Result<Vec<Work>, OpError> {
-    let (x, labels, loss, lse) = (call.arg(0)?, call.arg(1)?, call.result(0)?, call.result(1)?);
+    let (x, labels, loss, logs) = (call.arg(0)?, call.arg(1)?, call.result(0)?, call.result(1)?);
     let (rows, columns) = size(x);
     if rows == 0 {
         return Ok(Vec::new());
@@ -147,17 +147,17 @@ pub(super) fn cross_entropy(call: &Call) -> Result<Vec<Work>, OpError> {
         .rows("x", x)
         .rows("y", x)
         .elements("label", labels)
-        .elements("lse", lse)
+        .elements("logs", logs)
         .elements("g", loss)
         .text(CROSS_ENTROPY);
     let mut works = check::indices(call, labels, columns)?;
-    let kernel = Kernel::new(source, "cross_entropy").arg(x).arg(labels).arg(loss).arg(lse).size(columns);
+    let kernel = Kernel::new(source, "cross_entropy").arg(x).arg(labels).arg(loss).arg(logs).size(columns);
     works.push(kernel.blocks(rows, 1, 1, threads(columns))?);
     Ok(works)
 }
 
 pub(super) fn cross_entropy_grad(call: &Call) -> Result<Vec<Work>, OpError> {
-    let (x, labels, lse, g) = (call.arg(0)?, call.arg(1)?, call.arg(2)?, call.arg(3)?);
+    let (x, labels, logs, g) = (call.arg(0)?, call.arg(1)?, call.arg(2)?, call.arg(3)?);
     let dx = call.result(0)?;
     let (rows, columns) = size(x);
     if rows == 0 {
@@ -172,11 +172,11 @@ pub(super) fn cross_entropy_grad(call: &Call) -> Result<Vec<Work>, OpError> {
         .rows("x", x)
         .rows("y", dx)
         .elements("label", labels)
-        .elements("lse", lse)
+        .elements("logs", logs)
         .elements("g", g)
         .text(CROSS_ENTROPY);
     let kernel =
-        Kernel::new(source, "cross_entropy_grad").arg(x).arg(labels).arg(lse).arg(g).arg(dx).size(columns);
+        Kernel::new(source, "cross_entropy_grad").arg(x).arg(labels).arg(logs).arg(g).arg(dx).size(columns);
     works.push(kernel.blocks(rows, 1, 1, threads(columns))?);
     Ok(works)
 }
