@@ -2,15 +2,39 @@
 
 use std::sync::Arc;
 
-use super::{Evaluator, errors::Eval, value::lock};
+use super::{
+    Evaluator,
+    errors::Eval,
+    step::Compiled,
+    value::{Stored, lock},
+};
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    exec::{Device, Prepared, Runner, cuda::Stats},
+    exec::{
+        Device, Prepared, Runner, Tensor,
+        cpu::{RunError, ScalarPage},
+        cuda::Stats,
+    },
+    ir::Graph,
+    ops::OpError,
     plan::Plan,
     report::{self, Bytes},
     source::Span,
 };
+
+/// A step that was started, and whose results are on their way.
+pub struct Flight {
+    pub compiled: Arc<Compiled>,
+    pub graph: Arc<Graph>,
+    /// The height of its arena.
+    pub planned: u64,
+    pub page: ScalarPage,
+    /// The call.
+    pub span: Span,
+    /// In the order of its outputs.
+    pub promised: Vec<Arc<Stored>>,
+}
 
 /// How many buffers an error about memory names.
 const SHOWN_BUFFERS: usize = 5;
@@ -29,8 +53,67 @@ impl Evaluator {
         })
     }
 
+    /// The tensor of a script; `None` in mode Check. Waits for the step that gives it.
+    pub(super) fn tensor_of(&mut self, stored: &Stored, span: Span) -> Eval<Option<Tensor>> {
+        if stored.is_awaited() {
+            self.land()?;
+            if stored.is_awaited() {
+                return Err(self.error(codes::RUN_FAILED, span, "the step that gives this value has failed"));
+            }
+        }
+        Ok(stored.ready().cloned())
+    }
+
+    /// Waits for the step that is on its way, if there is one. What went wrong is reported at its call.
+    pub fn land(&mut self) -> Eval<()> {
+        let Some(flight) = self.flight.take() else { return Ok(()) };
+        let taken = lock(&flight.compiled.executable).take();
+        let result = match (self.runner.as_mut(), taken) {
+            (Some(runner), Some(mut prepared)) => {
+                let result = runner.finish(&mut prepared, &flight.page);
+                *lock(&flight.compiled.executable) = Some(prepared);
+                result
+            }
+            _ => Err(RunError::of_no_op(OpError::new("internal: a step is lost"))),
+        };
+        let run = result.map_err(|error| self.run_error(error, &flight.graph, flight.span))?;
+        debug_assert_eq!(run.high_water_bytes, flight.planned, "the plan states what a step uses");
+        for (stored, tensor) in flight.promised.iter().zip(run.outputs) {
+            stored.keep_promise(tensor);
+        }
+        Ok(())
+    }
+
+    /// Forgets the step that is on its way, because the evaluation ended early.
+    pub(super) fn abandon(&mut self) {
+        if self.flight.take().is_some()
+            && let Some(runner) = &self.runner
+        {
+            // There is an error already; this one will come again.
+            let _ = runner.wait();
+        }
+    }
+
+    /// Starts the upload of what a step is given, while the one before it may still run.
+    pub(super) fn upload_ahead(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        graph: &Graph,
+        span: Span,
+    ) -> Eval<()> {
+        let Some(runner) = &self.runner else { return Ok(()) };
+        let result = match lock(&compiled.executable).as_mut() {
+            Some(prepared) => runner.upload(prepared, inputs, page),
+            None => Ok(()),
+        };
+        result.map_err(|error| self.run_error(error, graph, span))
+    }
+
     /// Steps run on another device from here on.
     pub fn set_device(&mut self, device: Device) -> Eval<()> {
+        self.land()?;
         if device == self.settings.device && self.runner.is_some() {
             return Ok(());
         }

@@ -224,7 +224,7 @@ impl Evaluator {
             Value::Bool(value) => Ok(Some(*value)),
             Value::Unknown(Unknown::Bool(_) | Unknown::Any) => Ok(None),
             Value::Stored(stored) if !self.in_graph() && stored.ty.elements() == 1 => {
-                Ok(stored.data.as_ref().and_then(|t| t.get_f64(0)).map(|x| x != 0.0))
+                Ok(self.tensor_of(stored, span)?.and_then(|t| t.get_f64(0)).map(|x| x != 0.0))
             }
             v if v.is_tensor() => Err(self.tensor_condition(v, span)),
             other => {

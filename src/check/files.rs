@@ -51,7 +51,11 @@ impl Evaluator {
         for (name, value, at) in positional.chain(named) {
             match (name, value) {
                 (Some(name), Value::Stored(stored)) => {
-                    contents.tensors.push((name.name.to_string(), stored.ty.clone(), stored.data.clone()));
+                    contents.tensors.push((
+                        name.name.to_string(),
+                        stored.ty.clone(),
+                        self.tensor_of(stored, at)?,
+                    ));
                 }
                 (_, Value::Optimizer(optimizer)) => contents.optimizers.push(Arc::clone(optimizer)),
                 (_, Value::Step(step)) => {
@@ -182,6 +186,7 @@ impl Evaluator {
         if !per_rank && !self.leads() {
             return Ok(Value::Unit);
         }
+        self.land()?;
         self.save_position(&mut tensors, &mut notes);
         safetensors::write(&path, &tensors, &notes).map_err(|e| self.script_error(codes::FILE, at, e))?;
         Ok(Value::Unit)

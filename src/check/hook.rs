@@ -214,10 +214,7 @@ fn is_divided(graph: &Graph, value: ValueId, ranks: f64) -> bool {
                 _ => *x,
             },
             (Op::Binary(Binary::Mul), [a, b]) => {
-                if [a, b].into_iter().filter_map(constant).any(|by| by.abs() <= 1.0 / ranks) {
-                    return true;
-                }
-                return false;
+                return [a, b].into_iter().filter_map(constant).any(|by| by.abs() <= 1.0 / ranks);
             }
             (Op::Cast(_) | Op::Reshape(_) | Op::Slice(_) | Op::Transpose(_) | Op::Copy(_), [x]) => *x,
             _ => return false,

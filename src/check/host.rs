@@ -308,6 +308,7 @@ impl Evaluator {
 
     /// Forgets what was going on when an evaluation ended early; variables stay.
     pub fn reset(&mut self) {
+        self.abandon();
         self.frames.clear();
         self.calls.clear();
         self.building.clear();

@@ -305,6 +305,8 @@ pub struct Evaluator {
     written: FxHashSet<PathBuf>,
     /// What runs steps, with the memory that all of them share; started by the first one.
     pub(crate) runner: Option<Runner>,
+    /// A step that a device runs by itself.
+    flight: Option<device::Flight>,
     /// Gradient functions of host ops, elaborated.
     templates: host_call::Templates,
     /// A gradient function of a host op is being elaborated.
@@ -366,6 +368,7 @@ impl Evaluator {
             pending_counts: FxHashMap::default(),
             written: FxHashSet::default(),
             runner: None,
+            flight: None,
             templates: Default::default(),
             in_template: false,
             comm: Box::new(Alone),

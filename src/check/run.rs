@@ -157,9 +157,9 @@ impl Evaluator {
         for source in sources {
             let tensor = match source {
                 InputSource::Argument(k) => arguments.get(*k).cloned(),
-                InputSource::Stored(stored) => stored.data.clone(),
+                InputSource::Stored(stored) => self.tensor_of(stored, span)?,
                 InputSource::Captured { scope, name } => match scope.get(name).map(|b| b.value) {
-                    Some(Value::Stored(stored)) => stored.data.clone(),
+                    Some(Value::Stored(stored)) => self.tensor_of(&stored, span)?,
                     _ => None,
                 },
             };
@@ -186,6 +186,8 @@ impl Evaluator {
         page: &ScalarPage,
         span: Span,
     ) -> Eval<Vec<Tensor>> {
+        // What the script computes with is to be right.
+        self.land()?;
         let mut slots = self.take_slots(cells, span)?;
         let output = Arc::clone(&self.output);
         let sources = &self.sources;
@@ -214,6 +216,7 @@ impl Evaluator {
 
     /// The value of a parameter or state, if it has one: from a device where that has it.
     pub(super) fn cell_data(&mut self, cell: &Cell, span: Span) -> Eval<Option<Tensor>> {
+        self.land()?;
         cell.data().map_err(|error| {
             let mut diagnostic = Diagnostic::error(codes::RUN_FAILED, span, error.message);
             diagnostic.help.extend(error.help);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, atomic::Ordering};
 use super::{
     Evaluator, Mode,
     args::Args,
+    device::Flight,
     errors::{Eval, Halt},
     frame::{Budget, Capture, Ensure, Frame, FrameKind, InputSource, ScalarBinding},
     operator::equal,
@@ -83,10 +84,7 @@ impl Evaluator {
             return Ok(fill(&compiled.template, &outputs));
         }
         let results = self.run_step(step, &compiled, &flat, span)?;
-        let outputs: Vec<Value> = results
-            .into_iter()
-            .map(|tensor| Value::Stored(Stored::new(tensor.ty().clone(), Some(tensor))))
-            .collect();
+        let outputs: Vec<Value> = results.into_iter().map(Value::Stored).collect();
         Ok(fill(&compiled.template, &outputs))
     }
 
@@ -208,11 +206,14 @@ impl Evaluator {
     fn run_step(
         &mut self,
         step: &Arc<Step>,
-        compiled: &Compiled,
+        compiled: &Arc<Compiled>,
         flat: &Flat,
         span: Span,
-    ) -> Eval<Vec<Tensor>> {
-        let arguments: Vec<Tensor> = flat.tensors.iter().filter_map(|s| s.data.clone()).collect();
+    ) -> Eval<Vec<Arc<Stored>>> {
+        let mut arguments: Vec<Tensor> = Vec::with_capacity(flat.tensors.len());
+        for stored in &flat.tensors {
+            arguments.extend(self.tensor_of(stored, span)?);
+        }
         let inputs = self.input_tensors(&compiled.inputs, &arguments, span)?;
         let rank = self.comm.rank();
         let values = compiled.scalars.iter().map(|s| scalar_value(s, flat, rank)).collect();
@@ -232,6 +233,8 @@ impl Evaluator {
                 .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
             ));
         }
+        self.upload_ahead(compiled, &inputs, &page, &graph, span)?;
+        self.land()?;
         let mut slots = self.take_slots(&compiled.cells, span)?;
         let mut runner = self.take_runner(span)?;
         let taken = lock(&compiled.executable).take();
@@ -251,7 +254,7 @@ impl Evaluator {
                 let mut link = Link { comm: &mut *self.comm, place: &place };
                 let (inputs, page, cancel) = (&*inputs, &page, cancel.flag());
                 let call = Call { inputs, page, cancel, link: &mut link, printer };
-                let result = runner.run(&mut prepared, &mut slots.slots, call);
+                let result = runner.start(&mut prepared, &mut slots.slots, call);
                 *lock(&compiled.executable) = Some(prepared);
                 result
             }
@@ -264,8 +267,25 @@ impl Evaluator {
             let notes = if is_short { self.peak_notes(&planned_step) } else { Vec::new() };
             self.run_error_with(error, &graph, span, notes)
         })?;
-        debug_assert_eq!(run.high_water_bytes, planned, "the plan states what `{}` uses", step.name());
-        let results = run.outputs;
+        let results = match run {
+            Some(run) => {
+                debug_assert_eq!(
+                    run.high_water_bytes,
+                    planned,
+                    "the plan states what `{}` uses",
+                    step.name()
+                );
+                let stored = |tensor: Tensor| Stored::new(tensor.ty().clone(), Some(tensor));
+                run.outputs.into_iter().map(stored).collect()
+            }
+            None => {
+                let outputs: Vec<Arc<Stored>> =
+                    compiled.output_types.iter().map(|ty| Stored::promised(ty.clone())).collect();
+                let (compiled, promised) = (Arc::clone(compiled), outputs.clone());
+                self.flight = Some(Flight { compiled, graph, planned, page, span, promised });
+                outputs
+            }
+        };
         step.runs.fetch_add(1, Ordering::Relaxed);
         for optimizer in &compiled.updates {
             optimizer.count.fetch_add(1, Ordering::Relaxed);

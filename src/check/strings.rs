@@ -152,7 +152,7 @@ impl Evaluator {
     /// The tensor itself, in the script; `None` in mode Check.
     pub(super) fn host_tensor(&mut self, value: &Value, span: Span) -> Eval<Option<Tensor>> {
         match value {
-            Value::Stored(stored) => Ok(stored.data.clone()),
+            Value::Stored(stored) => self.tensor_of(stored, span),
             Value::Param(cell) if !self.in_graph() => self.whole_data(cell, span),
             Value::Param(_) | Value::Tensor(_) => Err(self.graph_text(span)),
             _ => Ok(None),

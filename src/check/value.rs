@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -153,16 +153,41 @@ pub struct GraphTensor {
     pub weak: bool,
 }
 
-/// A tensor in host memory; in mode Check only its type is known.
+/// A tensor in host memory; in mode Check only its type is known. The result of a step may still be on
+/// its way from a device: [`super::Evaluator::tensor_of`] waits for it.
 pub struct Stored {
     pub id: u64,
     pub ty: Type,
-    pub data: Option<Tensor>,
+    data: OnceLock<Tensor>,
+    /// A step gives it later.
+    is_promised: bool,
 }
 
 impl Stored {
     pub fn new(ty: Type, data: Option<Tensor>) -> Arc<Stored> {
-        Arc::new(Stored { id: fresh_id(), ty, data })
+        let data = data.map_or_else(OnceLock::new, OnceLock::from);
+        Arc::new(Stored { id: fresh_id(), ty, data, is_promised: false })
+    }
+
+    /// What a step that was started gives when it has ended.
+    pub fn promised(ty: Type) -> Arc<Stored> {
+        Arc::new(Stored { id: fresh_id(), ty, data: OnceLock::new(), is_promised: true })
+    }
+
+    /// The tensor, if it is there by now.
+    pub fn ready(&self) -> Option<&Tensor> {
+        self.data.get()
+    }
+
+    /// Whether the step that gives it has yet to end.
+    pub fn is_awaited(&self) -> bool {
+        self.is_promised && self.data.get().is_none()
+    }
+
+    /// The step has ended.
+    pub(super) fn keep_promise(&self, tensor: Tensor) {
+        // A step ends once.
+        let _ = self.data.set(tensor);
     }
 }
 

@@ -50,13 +50,13 @@ pub fn stats(session: &Session) -> String {
             (false, _) => "started one by one".to_owned(),
         };
         text.push_str(&format!(
-            "stats: `{name}`: {} launches a step ({} kernels, {} products, {} copies), {how}; {} planned, {} for scalars beside; {} taken from the device\n",
+            "stats: `{name}`: {} launches a step ({} kernels, {} products, {} copies), {how}; {} planned, {} beside for scalars and the next inputs; {} taken from the device\n",
             stats.launches(),
             stats.kernels,
             stats.products,
             stats.copies,
             Bytes(plan.peak_bytes()),
-            Bytes(stats.scalar_bytes),
+            Bytes(stats.beside_bytes),
             Bytes(stats.taken_bytes),
         ));
     }

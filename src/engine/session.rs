@@ -264,7 +264,14 @@ impl Session {
         let before = std::mem::take(&mut evaluator.diagnostics);
         evaluator.passes = 0;
         let guard = evaluator.guard.clone();
-        let work = || guard::within(&guard, || work(evaluator));
+        // What a device still has to do belongs to this call, and so does what goes wrong there.
+        let work = || {
+            guard::within(&guard, || -> Eval<T> {
+                let value = work(evaluator)?;
+                evaluator.land()?;
+                Ok(value)
+            })
+        };
         let result = match stack {
             Stack::Big => on_big_stack(work),
             Stack::Own => on_this_stack(work),

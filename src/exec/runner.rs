@@ -67,6 +67,51 @@ impl Runner {
         slots: &mut [Persistent],
         call: Call<'_, '_>,
     ) -> Result<Run, RunError> {
+        let page = call.page;
+        match self.start(prepared, slots, call)? {
+            Some(run) => Ok(run),
+            None => self.finish(prepared, page),
+        }
+    }
+
+    /// Starts the upload of what a step is given, while the step before may still run. Where this is not
+    /// called, [`Runner::start`] does it.
+    pub fn upload(
+        &self,
+        prepared: &mut Prepared,
+        inputs: &[Tensor],
+        page: &ScalarPage,
+    ) -> Result<(), RunError> {
+        match (self, prepared) {
+            (Runner::Cuda(_), Prepared::Cuda(executable)) => executable.upload(inputs, page),
+            _ => Ok(()),
+        }
+    }
+
+    /// The results of a step that was started, as soon as they are there.
+    pub fn finish(&mut self, prepared: &mut Prepared, page: &ScalarPage) -> Result<Run, RunError> {
+        match (self, prepared) {
+            (Runner::Cuda(cuda), Prepared::Cuda(executable)) => executable.finish(cuda, page),
+            _ => Err(RunError::of_no_op(OpError::new("internal: a step ends that has not started"))),
+        }
+    }
+
+    /// Waits for all that was started.
+    pub fn wait(&self) -> Result<(), OpError> {
+        match self {
+            Runner::Cpu(_) => Ok(()),
+            Runner::Cuda(cuda) => cuda.wait(),
+        }
+    }
+
+    /// Starts a step. `None` where a device runs it by itself: [`Runner::finish`] gives the results then,
+    /// and is called before another step starts.
+    pub fn start(
+        &mut self,
+        prepared: &mut Prepared,
+        slots: &mut [Persistent],
+        call: Call<'_, '_>,
+    ) -> Result<Option<Run>, RunError> {
         let Call { inputs, page, cancel, link, printer } = call;
         match (self, prepared) {
             (Runner::Cpu(arena), Prepared::Cpu(executable)) => {
@@ -74,11 +119,15 @@ impl Runner {
                 let run = on_host(slots, &|_| true, |tensors| {
                     executable.run_among(arena, tensors, inputs, page, cancel, link)
                 });
-                run.map_err(RunError::of_no_op)?
+                run.map_err(RunError::of_no_op)?.map(Some)
             }
             (Runner::Cuda(cuda), Prepared::Cuda(executable)) => {
                 executable.set_printer(Some(printer));
-                executable.run_among(cuda, slots, inputs, page, cancel, link)
+                if !executable.is_uploaded() {
+                    executable.upload(inputs, page)?;
+                }
+                executable.start(cuda, slots, page, cancel, link)?;
+                Ok(None)
             }
             _ => {
                 let error = OpError::new("internal: a step that is prepared for another device");

@@ -106,10 +106,10 @@ impl Gathered {
                     Some(region) => Some(region),
                     None => chains.get(&arg).copied(),
                 };
-                if let Some(region) = used {
-                    if !regions.contains(&region) {
-                        regions.push(region);
-                    }
+                if let Some(region) = used
+                    && !regions.contains(&region)
+                {
+                    regions.push(region);
                 }
             }
             let is_view = node.op().memory().alias != Alias::Fresh;
@@ -117,11 +117,9 @@ impl Gathered {
                 // Views run nowhere; what is made anew reads the vector when it runs.
                 let start = node.results().find_map(|r| self.of(r));
                 let region = start.and_then(|s| graph.node(s).region());
-                if let Some(region) = region.filter(|_| !is_view) {
-                    if start != Some(node.id) {
-                        note(&mut uses, region, node.id, &[], graph);
-                        chains.extend(node.results().map(|r| (r, region)));
-                    }
+                if let Some(region) = region.filter(|_| !is_view && start != Some(node.id)) {
+                    note(&mut uses, region, node.id, &[], graph);
+                    chains.extend(node.results().map(|r| (r, region)));
                 }
                 continue;
             }

@@ -17,7 +17,10 @@ pub(super) fn buffer_kind(graph: &Graph, value: ValueId, home: Home, is_output: 
         },
         Home::Input(_) => BufferKind::Inputs,
         Home::Arena if is_output => BufferKind::Outputs,
-        Home::Arena if matches!(node.op(), Op::CollectiveStart(_) | Op::CollectiveDone(_)) => {
+        // Results of collectives, and vectors that are filled to be sent.
+        Home::Arena
+            if matches!(node.op(), Op::CollectiveStart(_) | Op::CollectiveDone(_) | Op::Insert(_)) =>
+        {
             BufferKind::Comm
         }
         Home::Arena if node.instance() != 0 => BufferKind::Recompute,

@@ -10,6 +10,7 @@ mod core_ops;
 mod device;
 mod devices;
 mod examples;
+mod flights;
 #[path = "../support/folder.rs"]
 mod folder;
 mod launches;

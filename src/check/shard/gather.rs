@@ -80,8 +80,8 @@ impl Frame {
             None => self.gather(part, group, current)?,
         };
         let views = self.gathers.open.iter().flat_map(|open| &open.views);
-        let known = views.filter(|(id, of, _)| (*id, *of) == (cell.id, vector)).map(|(_, _, view)| *view);
-        if let Some(view) = known.last() {
+        let mut known = views.filter(|(id, of, _)| (*id, *of) == (cell.id, vector)).map(|(_, _, view)| *view);
+        if let Some(view) = known.next_back() {
             return Ok(view);
         }
         let start = group.member(cell).map_or(0, |m| m.start);

@@ -13,7 +13,7 @@ use super::{
     module::Function,
     product::{Operands, Prepared},
     staging::Words,
-    work::{Address, Arg, Epilogue, Work},
+    work::{Address, Arg, Work},
 };
 use crate::{ops::OpError, schedule::OpId};
 
@@ -106,10 +106,6 @@ pub(super) fn bind(
                 a: at(product.a.at)?,
                 b: at(product.b.at)?,
                 c: at(product.c.at)?,
-                bias: match product.epilogue {
-                    Epilogue::None => None,
-                    Epilogue::Bias(bias) => Some(at(bias)?),
-                },
                 workspace: if product.workspace_bytes == 0 { 0 } else { at(product.workspace)? },
             };
             Bound::Product(Box::new(context.products.prepare(product, operands)?))
@@ -134,20 +130,11 @@ pub(super) fn bind(
 }
 
 fn param(op: OpId, arg: &Arg, memory: &dyn Memory) -> Result<u64, OpError> {
-    let narrow = |bytes: [u8; 4]| {
-        let mut word = [0; 8];
-        if let Some(start) = word.first_chunk_mut() {
-            *start = bytes;
-        }
-        u64::from_ne_bytes(word)
-    };
     Ok(match *arg {
         Arg::Address(at) => memory.address(op, at)?,
         Arg::Page => memory.words().page,
         Arg::Fault => memory.words().faults,
-        Arg::U32(value) => narrow(value.to_ne_bytes()),
         Arg::I64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
-        Arg::F32(value) => narrow(value.to_ne_bytes()),
         Arg::F64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
     })
 }

@@ -13,7 +13,7 @@ use super::{
     guarded::Guarded,
     host::Host,
     kernels,
-    memory::Captured,
+    memory::{Captured, Stream},
     module::Function,
     prepare::{self, Action, Step},
     session::Cuda,
@@ -23,7 +23,7 @@ use super::{
 use crate::{
     exec::{
         Persistent, Tensor,
-        comm::{Alone, Link},
+        comm::Link,
         cpu::{RunError, ScalarPage},
         place::Root,
         run::{Printer, Run, check_arguments, half_written},
@@ -51,6 +51,10 @@ pub struct Executable {
     /// As in [`Stats::taken_bytes`].
     taken: u64,
     printer: Option<Printer>,
+    is_uploaded: bool,
+    on_the_way: Option<OnTheWay>,
+    /// Those that its work is in.
+    streams: [Arc<Stream>; 2],
 }
 
 /// The work with the addresses of one arena and of the persistent tensors.
@@ -60,6 +64,12 @@ struct Binding {
     parts: Vec<Part>,
     /// It has run once: all is loaded that is loaded late.
     is_warm: bool,
+}
+
+/// A run that was started.
+enum OnTheWay {
+    Started { has_written: bool },
+    Done(Vec<Tensor>),
 }
 
 /// Work that the device does without the host, and what the host does then.
@@ -84,8 +94,9 @@ pub struct Stats {
     pub parts: usize,
     /// Whether the parts are recorded by now.
     pub is_recorded: bool,
-    /// Bytes on the device for the scalars of the step, which are not part of the plan.
-    pub scalar_bytes: u64,
+    /// Bytes on the device that are not part of the plan: the scalars of the step, and a place for the
+    /// inputs of the next one.
+    pub beside_bytes: u64,
     /// How many bytes less the device has free than before the session took memory, after this step took
     /// its own: what the driver says, of all processes on the device.
     pub taken_bytes: u64,
@@ -153,7 +164,7 @@ impl Executable {
             loaded.by_ref().take(count).collect()
         });
         let functions = functions.collect();
-        let staging = Staging::new(&cuda.context, &plan)?;
+        let staging = Staging::new(cuda, &plan)?;
         let uploaded: Vec<&Arc<[u8]>> = all
             .iter()
             .flatten()
@@ -176,6 +187,9 @@ impl Executable {
             records: cuda.records,
             taken: 0,
             printer: None,
+            is_uploaded: false,
+            on_the_way: None,
+            streams: [Arc::clone(&cuda.compute), Arc::clone(&cuda.copies)],
         })
     }
 
@@ -192,7 +206,7 @@ impl Executable {
     /// How much a step gives the device to do.
     pub fn stats(&self) -> Stats {
         let mut stats =
-            Stats { scalar_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
+            Stats { beside_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
         for step in &self.steps {
             match &step.action {
                 Action::Host(_) => stats.parts += 1,
@@ -216,40 +230,48 @@ impl Executable {
         stats
     }
 
-    /// Runs the step once, as [`crate::exec::cpu::Executable::run`] does. `slots` are moved to the device
-    /// and stay there.
-    pub fn run(
-        &mut self,
-        cuda: &mut Cuda,
-        slots: &mut [Persistent],
-        inputs: &[Tensor],
-        page: &ScalarPage,
-        cancel: &AtomicBool,
-    ) -> Result<Run, RunError> {
-        let mut alone = Link { comm: &mut Alone, place: &|_, _| String::new() };
-        self.run_among(cuda, slots, inputs, page, cancel, &mut alone)
+    /// Whether what a run is given was uploaded for it.
+    pub fn is_uploaded(&self) -> bool {
+        self.is_uploaded
     }
 
-    /// The same, as one of several ranks that run the same plan.
-    pub fn run_among(
+    /// Starts the upload of what a run is given. The run before may still be on its way.
+    pub fn upload(&mut self, inputs: &[Tensor], page: &ScalarPage) -> Result<(), RunError> {
+        let graph = &self.plan.graph;
+        let types = inputs.iter().map(Tensor::ty);
+        check_arguments(graph, graph.slots.iter().map(|slot| &slot.ty), types).map_err(RunError::of_no_op)?;
+        self.context.enter().map_err(RunError::of_no_op)?;
+        self.is_uploaded = false;
+        self.staging.upload(page, inputs).map_err(RunError::of_no_op)?;
+        self.is_uploaded = true;
+        Ok(())
+    }
+
+    /// Starts a run, with what was uploaded. [`Executable::finish`] waits for its end. `slots` are moved to
+    /// the device and stay there. `cancel` is looked at before the first part that writes one of them.
+    pub fn start(
         &mut self,
         cuda: &mut Cuda,
         slots: &mut [Persistent],
-        inputs: &[Tensor],
         page: &ScalarPage,
         cancel: &AtomicBool,
         link: &mut Link<'_>,
-    ) -> Result<Run, RunError> {
+    ) -> Result<(), RunError> {
         let plan = Arc::clone(&self.plan);
         let fail = RunError::of_no_op;
-        check_arguments(&plan.graph, slots.iter().map(Persistent::ty), inputs.iter().map(Tensor::ty))
-            .map_err(fail)?;
+        let graph = &plan.graph;
+        let inputs = graph.inputs.iter().map(|input| &input.ty);
+        check_arguments(graph, slots.iter().map(Persistent::ty), inputs).map_err(fail)?;
+        if !std::mem::take(&mut self.is_uploaded) || !Arc::ptr_eq(&self.context, &cuda.context) {
+            return Err(fail(OpError::new("internal: a step starts without its inputs, or elsewhere")));
+        }
         if cancel.load(Ordering::Relaxed) {
             return Err(fail(OpError::cancelled()));
         }
         self.context.enter().map_err(fail)?;
-        if !Arc::ptr_eq(&self.context, &cuda.context) {
-            return Err(fail(OpError::new("internal: a step that is prepared for another device")));
+        if self.on_the_way.take().is_some() {
+            // Nobody has asked for the results of the run before.
+            cuda.wait().map_err(fail)?;
         }
         cuda.reserve(&plan, slots).map_err(fail)?;
         self.taken = cuda.taken;
@@ -258,26 +280,47 @@ impl Executable {
             .map(|slot| slot.block(|block| block.is_on(&self.context)).map(|block| block.address()))
             .collect::<Option<Vec<CUdeviceptr>>>()
             .ok_or_else(|| fail(OpError::new("internal: a persistent tensor that is not on the device")))?;
-        let call = Call { page, inputs, cancel, link };
+        let call = Call { page, cancel, link };
         let result = if cuda.checks {
             self.run_checked(cuda, addresses, slots, call)
         } else {
-            self.run_planned(cuda, addresses, slots, call)
+            self.start_planned(cuda, addresses, slots, call)
         };
-        if result.is_err() {
-            // Whatever is on its way must not meet what comes next. The error is the one to report.
-            let _ = cuda.compute.wait("ending a step").and_then(|()| cuda.copies.wait("ending a step"));
+        match result {
+            Ok(on_the_way) => self.on_the_way = Some(on_the_way),
+            Err(error) => {
+                // Whatever is on its way must not meet what comes next. The error is the one to report.
+                let _ = cuda.wait();
+                return Err(error);
+            }
         }
-        Ok(Run { outputs: result?, high_water_bytes: self.high_water })
+        Ok(())
     }
 
-    fn run_planned(
+    /// Waits for the end of the run that was started, and gives its results.
+    pub fn finish(&mut self, cuda: &Cuda, page: &ScalarPage) -> Result<Run, RunError> {
+        let fail = RunError::of_no_op;
+        let missing = || fail(OpError::new("internal: a step ends that has not started"));
+        let outputs = match self.on_the_way.take().ok_or_else(missing)? {
+            OnTheWay::Done(outputs) => outputs,
+            OnTheWay::Started { has_written } => {
+                let half = |error| if has_written { half_written(error) } else { error };
+                cuda.compute.wait("running a step").map_err(|error| fail(half(error)))?;
+                let words = self.staging.fault(self.is_uploaded).map_err(fail)?;
+                fault(&self.plan, words, has_written)?;
+                self.staging.outputs(page).map_err(|error| fail(half(error)))?
+            }
+        };
+        Ok(Run { outputs, high_water_bytes: self.high_water })
+    }
+
+    fn start_planned(
         &mut self,
         cuda: &mut Cuda,
         addresses: Vec<CUdeviceptr>,
         slots: &mut [Persistent],
         mut call: Call<'_, '_>,
-    ) -> Result<Vec<Tensor>, RunError> {
+    ) -> Result<OnTheWay, RunError> {
         let plan = Arc::clone(&self.plan);
         let fail = RunError::of_no_op;
         let arena = cuda.arena();
@@ -285,10 +328,8 @@ impl Executable {
             Some(binding) if binding.arena == arena && binding.slots == addresses => binding,
             _ => self.bind(arena, addresses).map_err(fail)?,
         };
-        let upload = self.staging.upload(&cuda.copies, call.page, call.inputs, &|_, root| {
-            root_address(arena, &binding.slots, root)
-        });
-        upload.and_then(|()| cuda.compute.wait_for(&cuda.copies, &cuda.uploaded)).map_err(fail)?;
+        let taken = self.staging.take(&|_, root| root_address(arena, &binding.slots, root));
+        taken.map_err(fail)?;
         let mut has_written = false;
         let mut host = Host::new(&plan);
         let words = self.staging.words();
@@ -299,14 +340,14 @@ impl Executable {
             }
             if part.writes && !has_written {
                 has_written = true;
-                self.changes(slots);
+                change(&self.written, slots);
             }
             let half = |error| if has_written { half_written(error) } else { error };
+            let enqueue = |part: &Part| {
+                part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()))
+            };
             if self.records && is_warm && part.captured.is_none() && part.bound.len() > 1 {
-                let enqueue = || {
-                    part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()))
-                };
-                match cuda.compute.capture(enqueue) {
+                match cuda.compute.capture(|| enqueue(part)) {
                     Ok(captured) => part.captured = Some(captured),
                     // Nothing of it ran: the work goes to the device one by one instead.
                     Err(_) => self.records = false,
@@ -314,16 +355,15 @@ impl Executable {
             }
             let started = match &part.captured {
                 Some(captured) => cuda.compute.replay(captured),
-                None => {
-                    part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()))
-                }
+                None => enqueue(part),
             };
             started.map_err(|error| fail(half(error)))?;
             if let Some(op) = part.host {
                 let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(RunError::NOWHERE);
                 let fail = |error| RunError { node, error: half(error) };
                 cuda.compute.wait("running a step").map_err(fail)?;
-                self.check_fault(has_written, true)?;
+                let told = self.staging.fault_by_now().map_err(fail)?;
+                fault(&plan, told, has_written)?;
                 let action = self.steps.iter().find(|step| step.op == op).map(|step| &step.action);
                 if let Some(Action::Host(action)) = action {
                     let memory = Planned { arena, slots: &binding.slots, words, constants: &self.constants };
@@ -332,34 +372,29 @@ impl Executable {
             }
         }
         let half = |error| if has_written { half_written(error) } else { error };
-        let outputs =
-            self.staging.download(&cuda.compute, &|_, root| root_address(arena, &binding.slots, root));
-        outputs.and_then(|()| cuda.compute.wait("running a step")).map_err(|error| fail(half(error)))?;
-        self.check_fault(has_written, false)?;
+        let outputs = self.staging.download(&|_, root| root_address(arena, &binding.slots, root));
+        outputs.map_err(|error| fail(half(error)))?;
         binding.is_warm = true;
         self.binding = Some(binding);
-        self.staging.outputs(call.page).map_err(|error| fail(half(error)))
+        Ok(OnTheWay::Started { has_written })
     }
 
-    /// One by one, in memory between guard zones.
+    /// One by one, in memory between guard zones. Ends when all is done.
     fn run_checked(
         &mut self,
         cuda: &mut Cuda,
         addresses: Vec<CUdeviceptr>,
         slots: &mut [Persistent],
         mut call: Call<'_, '_>,
-    ) -> Result<Vec<Tensor>, RunError> {
+    ) -> Result<OnTheWay, RunError> {
         let plan = Arc::clone(&self.plan);
         let context = Arc::clone(&self.context);
         let fail = RunError::of_no_op;
         let words = self.staging.words();
-        let mut memory = Guarded::new(&context, &plan, &cuda.compute, addresses, words, &self.constants);
+        let mut memory = Guarded::new(&plan, &cuda.compute, addresses, words, &self.constants);
         let buffers: Vec<BufferId> = self.staging.input_buffers().collect();
         buffers.into_iter().try_for_each(|buffer| memory.make(buffer)).map_err(fail)?;
-        cuda.compute.wait("making room for inputs").map_err(fail)?;
-        let upload =
-            self.staging.upload(&cuda.copies, call.page, call.inputs, &|buffer, _| memory.buffer(buffer));
-        upload.and_then(|()| cuda.compute.wait_for(&cuda.copies, &cuda.uploaded)).map_err(fail)?;
+        self.staging.take(&|buffer, _| memory.buffer(buffer)).map_err(fail)?;
         let mut host = Host::new(&plan);
         let mut has_written = false;
         let mut steps = self.steps.iter().zip(&self.functions);
@@ -375,7 +410,6 @@ impl Executable {
             }
             if step.writes && !has_written {
                 has_written = true;
-                // What `changes` does: the slots are borrowed beside the steps here.
                 change(&self.written, slots);
             }
             let fail =
@@ -388,16 +422,15 @@ impl Executable {
                         .iter()
                         .try_for_each(|bound| bound.enqueue(&context, cuda.compute.raw()))
                         .map_err(fail)?;
-                    memory.end(step.op, &title(&plan, step.op)).map_err(fail)?;
                 }
                 Action::Host(action) => {
                     cuda.compute.wait("running a step").map_err(fail)?;
                     host.act(step.op, action, &memory, &mut call, &mut self.printer).map_err(fail)?;
-                    memory.end(step.op, &title(&plan, step.op)).map_err(fail)?;
                 }
             }
-            let words = self.staging.fault_by_now().map_err(fail)?;
-            fault(&plan, words, has_written)?;
+            memory.end(step.op, &title(&plan, step.op)).map_err(fail)?;
+            let told = self.staging.fault_by_now().map_err(fail)?;
+            fault(&plan, told, has_written)?;
         }
         let half = |error| if has_written { half_written(error) } else { error };
         let place = |k: usize, root: Root| match root {
@@ -407,11 +440,11 @@ impl Executable {
                 memory.buffer(access.ok_or_else(|| OpError::new("internal: a missing output"))?.buffer)
             }
         };
-        let downloaded = self.staging.download(&cuda.compute, &place);
-        downloaded
+        let downloaded = self.staging.download(&place);
+        let outputs = downloaded
             .and_then(|()| cuda.compute.wait("running a step"))
-            .and_then(|()| self.staging.outputs(call.page))
-            .map_err(|error| fail(half(error)))
+            .and_then(|()| self.staging.outputs(call.page));
+        outputs.map(OnTheWay::Done).map_err(|error| fail(half(error)))
     }
 
     /// Puts addresses into all work.
@@ -434,18 +467,14 @@ impl Executable {
         }
         Ok(Binding { arena, slots, parts, is_warm: false })
     }
+}
 
-    /// An error where a kernel has met data that it could not go on with: `by_now`, or after the
-    /// downloads.
-    fn check_fault(&mut self, has_written: bool, by_now: bool) -> Result<(), RunError> {
-        let words = if by_now { self.staging.fault_by_now() } else { self.staging.fault() };
-        let words = words.map_err(RunError::of_no_op)?;
-        fault(&self.plan, words, has_written)
-    }
-
-    /// What the host has of the slots that a run writes is old from here on.
-    fn changes(&self, slots: &mut [Persistent]) {
-        change(&self.written, slots);
+impl Drop for Executable {
+    fn drop(&mut self) {
+        // Copies to pinned memory may be on their way.
+        if self.on_the_way.is_some() || self.is_uploaded {
+            let _ = self.streams.iter().try_for_each(|stream| stream.wait("ending a step"));
+        }
     }
 }
 
@@ -476,7 +505,6 @@ fn title(plan: &Plan, op: OpId) -> String {
 /// What the host needs of a call.
 pub(super) struct Call<'a, 'l> {
     pub page: &'a ScalarPage,
-    pub inputs: &'a [Tensor],
     pub cancel: &'a AtomicBool,
     pub link: &'a mut Link<'l>,
 }

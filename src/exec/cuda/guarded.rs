@@ -9,7 +9,6 @@ use rustc_hash::FxHashMap;
 
 use super::{
     bind::Memory,
-    context::Context,
     error::While,
     memory::{Block, Stream},
     staging::{Constants, Words},
@@ -35,8 +34,8 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(context: &Arc<Context>, bytes: u64, stream: &Stream) -> Result<Guard, OpError> {
-        let block = Block::new(context, bytes.saturating_add(2 * ZONE), "a buffer of the step")?;
+    fn new(bytes: u64, stream: &Arc<Stream>) -> Result<Guard, OpError> {
+        let block = Block::new(stream, bytes.saturating_add(2 * ZONE), "a buffer of the step")?;
         let guard = Guard { block, bytes };
         let start = guard.block.address();
         fill(stream, start, ZONE_BYTE, ZONE)?;
@@ -73,9 +72,8 @@ fn fill(stream: &Stream, start: CUdeviceptr, byte: u8, bytes: u64) -> Result<(),
 
 /// The memory of one run.
 pub(super) struct Guarded<'a> {
-    context: &'a Arc<Context>,
     plan: &'a Plan,
-    stream: &'a Stream,
+    stream: &'a Arc<Stream>,
     /// By the first buffer of those that take over each other's place.
     alive: FxHashMap<BufferId, Guard>,
     /// Freed, and kept so that nobody else gets the addresses.
@@ -90,9 +88,8 @@ pub(super) struct Guarded<'a> {
 
 impl<'a> Guarded<'a> {
     pub fn new(
-        context: &'a Arc<Context>,
         plan: &'a Plan,
-        stream: &'a Stream,
+        stream: &'a Arc<Stream>,
         slots: Vec<CUdeviceptr>,
         words: Words,
         constants: &'a Constants,
@@ -104,7 +101,6 @@ impl<'a> Guarded<'a> {
             }
         }
         Guarded {
-            context,
             plan,
             stream,
             alive: FxHashMap::default(),
@@ -130,7 +126,7 @@ impl<'a> Guarded<'a> {
         let bytes = self.plan.schedule_graph.arena_bytes(buffer);
         let first = self.first(buffer);
         if bytes > 0 && !self.alive.contains_key(&first) {
-            let guard = Guard::new(self.context, bytes, self.stream)?;
+            let guard = Guard::new(bytes, self.stream)?;
             self.alive.insert(first, guard);
         }
         Ok(())
@@ -143,7 +139,7 @@ impl<'a> Guarded<'a> {
         }
         let workspace = place::workspace(self.plan, op)?;
         if !workspace.is_empty() {
-            let guard = Guard::new(self.context, workspace.len() as u64, self.stream)?;
+            let guard = Guard::new(workspace.len() as u64, self.stream)?;
             self.workspace = Some((workspace, guard));
         }
         Ok(())

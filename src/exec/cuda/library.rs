@@ -74,6 +74,7 @@ const DRIVER_FUNCTIONS: &[&str] = &[
     "cuStreamEndCapture",
     "cuEventCreate",
     "cuEventRecord",
+    "cuEventSynchronize",
     "cuEventDestroy_v2",
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",

@@ -14,9 +14,10 @@ use cudarc::driver::{
 use super::{context::Context, error::While};
 use crate::ops::OpError;
 
-/// Bytes of the device.
+/// Bytes of the device, used by the work of one stream: that is waited for before the host reads, writes
+/// or frees them.
 pub struct Block {
-    context: Arc<Context>,
+    stream: Arc<Stream>,
     address: CUdeviceptr,
     bytes: u64,
 }
@@ -29,8 +30,8 @@ impl fmt::Debug for Block {
 
 impl Block {
     /// Takes bytes from the device; their content is left over. None are taken for 0.
-    pub(super) fn new(context: &Arc<Context>, bytes: u64, what: &str) -> Result<Block, OpError> {
-        context.enter()?;
+    pub(super) fn new(stream: &Arc<Stream>, bytes: u64, what: &str) -> Result<Block, OpError> {
+        stream.context.enter()?;
         let address = match usize::try_from(bytes) {
             Ok(0) => 0,
             // SAFETY: the context is current.
@@ -39,7 +40,7 @@ impl Block {
                 return Err(OpError::new(format!("{bytes} bytes for {what} are more than a device has")));
             }
         };
-        Ok(Block { context: Arc::clone(context), address, bytes })
+        Ok(Block { stream: Arc::clone(stream), address, bytes })
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {
@@ -51,7 +52,7 @@ impl Block {
     }
 
     pub(super) fn is_on(&self, context: &Arc<Context>) -> bool {
-        Arc::ptr_eq(&self.context, context)
+        Arc::ptr_eq(&self.stream.context, context)
     }
 
     /// Copies bytes here, and waits until that is done.
@@ -62,9 +63,8 @@ impl Block {
         if bytes.len() as u64 > self.bytes {
             return Err(OpError::new("internal: an upload beyond its block"));
         }
-        self.context.enter()?;
-        // SAFETY: the block holds that many bytes, and no work that uses them is on its way: every run
-        // waits for its end.
+        self.stream.wait("running a step")?;
+        // SAFETY: the block holds that many bytes, and no work that uses them is on its way.
         unsafe { upload(self.address, bytes) }
     }
 
@@ -76,7 +76,7 @@ impl Block {
         if bytes.len() as u64 > self.bytes {
             return Err(OpError::new("internal: a download beyond its block"));
         }
-        self.context.enter()?;
+        self.stream.wait("running a step")?;
         // SAFETY: as in `upload`.
         unsafe { result::memcpy_dtoh_sync(bytes, self.address) }.during("downloading a tensor")
     }
@@ -97,8 +97,10 @@ pub(super) unsafe fn upload(to: CUdeviceptr, bytes: &[u8]) -> Result<(), OpError
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if self.address != 0 && self.context.enter().is_ok() {
-            // SAFETY: allocated in `new`. A device that is lost has nothing to give back.
+        if self.address != 0 {
+            // A device that is lost has nothing to give back, and waits for nothing.
+            let _ = self.stream.wait("running a step");
+            // SAFETY: allocated in `new`; its context is current.
             let _ = unsafe { result::free_sync(self.address) };
         }
     }
@@ -164,8 +166,10 @@ pub(super) struct Stream {
     raw: CUstream,
 }
 
-// SAFETY: a stream may be used from any thread where its context is current.
+// SAFETY: a stream may be used from any thread where its context is current, from several at once.
 unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
 
 impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Stream, OpError> {
@@ -185,14 +189,22 @@ impl Stream {
         unsafe { stream::synchronize(self.raw) }.during(doing)
     }
 
-    /// What is added after this runs after all that is in `other` by now.
-    pub fn wait_for(&self, other: &Stream, event: &Event) -> Result<(), OpError> {
-        // SAFETY: the event and both streams are alive.
-        unsafe {
-            event::record(event.raw, other.raw).during("ordering its work")?;
-            let flags = cudarc::driver::sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-            stream::wait_event(self.raw, event.raw, flags).during("ordering its work")
+    /// Marks the end of all that is in the stream by now.
+    pub fn record(&self, event: &mut Event) -> Result<(), OpError> {
+        // SAFETY: the event and the stream are alive.
+        unsafe { event::record(event.raw, self.raw) }.during("ordering its work")?;
+        event.is_recorded = true;
+        Ok(())
+    }
+
+    /// What is added after this runs after an event, if that was recorded.
+    pub fn wait_for(&self, event: &Event) -> Result<(), OpError> {
+        if !event.is_recorded {
+            return Ok(());
         }
+        let flags = cudarc::driver::sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event and the stream are alive.
+        unsafe { stream::wait_event(self.raw, event.raw, flags) }.during("ordering its work")
     }
 
     /// The work that `enqueue` adds to the stream, as a graph. Nothing of it runs.
@@ -234,6 +246,7 @@ impl Drop for Stream {
 pub(super) struct Event {
     context: Arc<Context>,
     raw: CUevent,
+    is_recorded: bool,
 }
 
 // SAFETY: as for streams.
@@ -243,7 +256,16 @@ impl Event {
     pub fn new(context: &Arc<Context>) -> Result<Event, OpError> {
         context.enter()?;
         let raw = event::create(CUevent_flags_enum::CU_EVENT_DISABLE_TIMING).during("starting")?;
-        Ok(Event { context: Arc::clone(context), raw })
+        Ok(Event { context: Arc::clone(context), raw, is_recorded: false })
+    }
+
+    /// Lets the host wait for it, if it was recorded.
+    pub fn wait(&self) -> Result<(), OpError> {
+        if !self.is_recorded {
+            return Ok(());
+        }
+        // SAFETY: the event is alive.
+        unsafe { event::synchronize(self.raw) }.during("uploading the inputs")
     }
 }
 

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     context::lock,
-    work::{Epilogue, Matrix, Product},
+    work::{Matrix, Product},
 };
 use crate::{ir::DType, ops::OpError};
 
@@ -35,8 +35,6 @@ struct Key {
     dtype: DType,
     sizes: [u64; 4],
     matrices: [(u64, bool, u64); 3],
-    has_beta: bool,
-    has_bias: bool,
     workspace: u64,
     /// Largest powers of two that divide the addresses of a, b and c.
     alignment: [u32; 3],
@@ -54,7 +52,6 @@ pub(super) struct Operands {
     pub a: u64,
     pub b: u64,
     pub c: u64,
-    pub bias: Option<u64>,
     pub workspace: u64,
 }
 
@@ -220,11 +217,6 @@ impl Products {
         let made = |error| failed("preparing", product, error);
         let Product { rows, columns, inner, batch, .. } = *product;
         let desc = Desc::new(product, compute, scale).map_err(made)?;
-        if let (Epilogue::Bias(_), Some(bias)) = (product.epilogue, operands.bias) {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
-            desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue).map_err(made)?;
-            desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias).map_err(made)?;
-        }
         let layout = |matrix, rows, columns| Layout::new(data, matrix, rows, columns, batch).map_err(made);
         let (a, b) = (layout(&product.a, rows, inner)?, layout(&product.b, inner, columns)?);
         let c = layout(&product.c, rows, columns)?;
@@ -235,8 +227,6 @@ impl Products {
             dtype: product.dtype,
             sizes: [rows, columns, inner, u64::from(batch)],
             matrices: [facts(&product.a), facts(&product.b), facts(&product.c)],
-            has_beta: product.beta != 0.0,
-            has_bias: operands.bias.is_some(),
             workspace: product.workspace_bytes,
             alignment: [
                 aligned(&product.a, operands.a),
@@ -255,8 +245,8 @@ impl Products {
             }
         };
         let scales = match product.dtype {
-            DType::F64 => Scales::F64([1.0, f64::from(product.beta)]),
-            _ => Scales::F32([1.0, product.beta]),
+            DType::F64 => Scales::F64([1.0, 0.0]),
+            _ => Scales::F32([1.0, 0.0]),
         };
         Ok(Prepared { desc, a, b, c, algorithm, operands, scales })
     }

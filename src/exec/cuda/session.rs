@@ -4,7 +4,7 @@ use std::{env, sync::Arc};
 
 use super::{
     context::{Context, count},
-    memory::{Block, Event, Stream},
+    memory::{Block, Stream},
 };
 use crate::{
     exec::Persistent,
@@ -22,10 +22,9 @@ pub const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
 /// A device in use by one session.
 pub struct Cuda {
     pub(super) context: Arc<Context>,
-    pub(super) compute: Stream,
+    pub(super) compute: Arc<Stream>,
     /// Uploads, which may run while the device computes.
-    pub(super) copies: Stream,
-    pub(super) uploaded: Event,
+    pub(super) copies: Arc<Stream>,
     arena: Option<Block>,
     pub(super) checks: bool,
     /// Whether steps are recorded.
@@ -41,9 +40,8 @@ impl Cuda {
     pub fn open(index: u32) -> Result<Cuda, OpError> {
         let context = Context::get(index)?;
         Ok(Cuda {
-            compute: Stream::new(&context)?,
-            copies: Stream::new(&context)?,
-            uploaded: Event::new(&context)?,
+            compute: Arc::new(Stream::new(&context)?),
+            copies: Arc::new(Stream::new(&context)?),
             arena: None,
             checks: env::var_os(CHECK_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
             records: env::var_os(RECORD_VARIABLE).is_none_or(|value| value != "0"),
@@ -83,6 +81,11 @@ impl Cuda {
         self.context.memory()
     }
 
+    /// Waits for all work of the session.
+    pub fn wait(&self) -> Result<(), OpError> {
+        self.compute.wait("running a step").and(self.copies.wait("uploading the inputs"))
+    }
+
     /// The first byte of the arena.
     pub(super) fn arena(&self) -> u64 {
         self.arena.as_ref().map_or(0, Block::address)
@@ -116,14 +119,14 @@ impl Cuda {
         if grows {
             // What it held does not outlive a step.
             self.arena = None;
-            let block = Block::new(&self.context, arena, "the memory of the step");
+            let block = Block::new(&self.compute, arena, "the memory of the step");
             self.arena = Some(block.map_err(|error| self.explained(plan, error))?);
         }
         for slot in slots {
             let block = match is_here(slot) {
                 true => None,
                 false => {
-                    let block = Block::new(&self.context, slot.ty().bytes(), "a persistent tensor");
+                    let block = Block::new(&self.compute, slot.ty().bytes(), "a persistent tensor");
                     Some(block.map_err(|error| self.explained(plan, error))?)
                 }
             };

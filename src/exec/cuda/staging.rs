@@ -9,7 +9,8 @@ use rustc_hash::FxHashMap;
 use super::{
     context::Context,
     error::While,
-    memory::{Block, Pinned, Stream},
+    memory::{Block, Event, Pinned, Stream},
+    session::Cuda,
 };
 use crate::{
     exec::{
@@ -94,9 +95,11 @@ impl Constants {
         let mut places = FxHashMap::default();
         let mut next = 0u64;
         for bytes in all {
-            if places.insert(bytes.as_ptr().addr(), next as usize).is_none() {
+            places.entry(bytes.as_ptr().addr()).or_insert_with(|| {
+                let start = next as usize;
                 next = next.saturating_add(bytes.len() as u64).next_multiple_of(ALIGNMENT);
-            }
+                start
+            });
         }
         let mut pinned = Pinned::new(context, next)?;
         for bytes in all {
@@ -127,8 +130,18 @@ pub(super) struct Words {
 
 /// Memory for the exchange with one executable.
 pub(super) struct Staging {
-    /// Faults, then the scalar page.
+    compute: Arc<Stream>,
+    copies: Arc<Stream>,
+    /// Faults, then the scalar page: what kernels read.
     block: Block,
+    /// The same and the inputs, as they come from the host: the step before may still run then.
+    slot: Block,
+    /// `slot` is filled.
+    uploaded: Event,
+    /// Nobody has waited for that.
+    is_uploading: bool,
+    /// What was in `slot` is where the step reads it.
+    taken: Event,
     up: Pinned,
     down: Pinned,
     inputs: Vec<InputPlace>,
@@ -137,7 +150,8 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    pub fn new(context: &Arc<Context>, plan: &Plan) -> Result<Staging, OpError> {
+    pub fn new(cuda: &Cuda, plan: &Plan) -> Result<Staging, OpError> {
+        let context = &cuda.context;
         let page_bytes = FAULT_BYTES + 16 + 8 * plan.graph.scalars.len();
         let mut next = (page_bytes as u64).next_multiple_of(ALIGNMENT);
         let mut take = |bytes: u64| {
@@ -161,6 +175,7 @@ impl Staging {
             }
         }
         let up = Pinned::new(context, next)?;
+        let slot = Block::new(&cuda.compute, next, "the next inputs of a step")?;
         let mut next = ALIGNMENT;
         let mut outputs = Vec::new();
         for access in &plan.outputs {
@@ -170,8 +185,21 @@ impl Staging {
             outputs.push((part, at));
         }
         let down = Pinned::new(context, next)?;
-        let block = Block::new(context, page_bytes as u64, "the scalars of a step")?;
-        Ok(Staging { block, up, down, inputs, outputs, page_bytes })
+        let block = Block::new(&cuda.compute, page_bytes as u64, "the scalars of a step")?;
+        Ok(Staging {
+            compute: Arc::clone(&cuda.compute),
+            copies: Arc::clone(&cuda.copies),
+            block,
+            slot,
+            uploaded: Event::new(context)?,
+            is_uploading: false,
+            taken: Event::new(context)?,
+            up,
+            down,
+            inputs,
+            outputs,
+            page_bytes,
+        })
     }
 
     /// Where kernels find the scalars and tell faults.
@@ -181,7 +209,7 @@ impl Staging {
 
     /// Bytes on the device that are not part of the plan.
     pub fn device_bytes(&self) -> u64 {
-        self.block.bytes()
+        self.block.bytes() + self.slot.bytes()
     }
 
     /// The buffers of inputs.
@@ -189,14 +217,13 @@ impl Staging {
         self.inputs.iter().map(|input| input.buffer)
     }
 
-    /// Adds the copies of the page and the inputs to a stream. No work that uses them is on its way.
-    pub fn upload(
-        &mut self,
-        stream: &Stream,
-        page: &ScalarPage,
-        inputs: &[Tensor],
-        address: &dyn Fn(BufferId, Root) -> Result<CUdeviceptr, OpError>,
-    ) -> Result<(), OpError> {
+    /// Starts the upload of the page and the inputs of the next step, which may overlap with the work of
+    /// the one before.
+    pub fn upload(&mut self, page: &ScalarPage, inputs: &[Tensor]) -> Result<(), OpError> {
+        // Until the copy before is done, the pinned memory is not free.
+        if std::mem::take(&mut self.is_uploading) {
+            self.uploaded.wait()?;
+        }
         let up = self.up.bytes();
         let missing = || OpError::new("internal: pinned memory is too small");
         let words = [page.seed, page.step].into_iter().chain(page.values.iter().map(|value| value.to_bits()));
@@ -219,26 +246,36 @@ impl Staging {
             let (tensor, target) = tensor.zip(target).ok_or_else(missing)?;
             target.copy_from_slice(tensor.bytes());
         }
-        let copy = |to: CUdeviceptr, from: Option<&[u8]>| {
-            let from = from.ok_or_else(missing)?;
-            if from.is_empty() {
-                return Ok(());
-            }
-            // SAFETY: the pinned memory lives as long as the executable, which waits for the end of every
-            // run; the place on the device has the size of the input (`place::check`).
-            unsafe { result::memcpy_htod_async(to, from, stream.raw()) }.during("uploading the inputs")
-        };
-        copy(self.block.address(), up.get(..self.page_bytes))?;
-        for input in &self.inputs {
-            copy(address(input.buffer, input.root)?, up.get(input.at..input.at + input.bytes))?;
-        }
-        Ok(())
+        self.copies.wait_for(&self.taken)?;
+        // SAFETY: both have this size, and live as long as the executable, which waits for the end of all
+        // work before it goes.
+        unsafe { result::memcpy_htod_async(self.slot.address(), up, self.copies.raw()) }
+            .during("uploading the inputs")?;
+        self.is_uploading = true;
+        self.copies.record(&mut self.uploaded)
     }
 
-    /// Adds the copies of faults and outputs to a stream; `address` is that of an output.
+    /// Puts what was uploaded where the step reads it; `address` is that of an input's buffer.
+    pub fn take(
+        &mut self,
+        address: &dyn Fn(BufferId, Root) -> Result<CUdeviceptr, OpError>,
+    ) -> Result<(), OpError> {
+        self.compute.wait_for(&self.uploaded)?;
+        let mut copies = vec![(0, self.block.address(), self.page_bytes)];
+        for input in self.inputs.iter().filter(|input| input.bytes > 0) {
+            copies.push((input.at as u64, address(input.buffer, input.root)?, input.bytes));
+        }
+        for (at, to, bytes) in copies {
+            // SAFETY: the place has the size of the input (`place::check`), and the stream is in order.
+            unsafe { result::memcpy_dtod_async(to, self.slot.address() + at, bytes, self.compute.raw()) }
+                .during("uploading the inputs")?;
+        }
+        self.compute.record(&mut self.taken)
+    }
+
+    /// Starts the copies of faults and outputs to the host; `address` is that of an output.
     pub fn download(
         &mut self,
-        stream: &Stream,
         address: &dyn Fn(usize, Root) -> Result<CUdeviceptr, OpError>,
     ) -> Result<(), OpError> {
         let faults = (self.block.address(), 0, FAULT_BYTES);
@@ -253,7 +290,8 @@ impl Staging {
             let to = down.get_mut(at..at + bytes);
             let to = to.ok_or_else(|| OpError::new("internal: pinned memory is too small"))?;
             // SAFETY: as in `upload`.
-            unsafe { result::memcpy_dtoh_async(to, from, stream.raw()) }.during("downloading the results")?;
+            unsafe { result::memcpy_dtoh_async(to, from, self.compute.raw()) }
+                .during("downloading the results")?;
         }
         Ok(())
     }
@@ -265,8 +303,10 @@ impl Staging {
         Ok(words(&bytes))
     }
 
-    /// What is wrong with the data, after the downloads.
-    pub fn fault(&mut self) -> Result<Fault, OpError> {
+    /// What is wrong with the data, after the downloads. The step was waited for, and so was its upload,
+    /// unless another one `is_ahead`.
+    pub fn fault(&mut self, is_ahead: bool) -> Result<Fault, OpError> {
+        self.is_uploading &= is_ahead;
         let bytes = self.down.bytes().first_chunk::<FAULT_BYTES>();
         bytes.map(words).ok_or_else(|| OpError::new("internal: pinned memory is too small"))
     }

@@ -64,13 +64,11 @@ pub(super) enum Arg {
     /// A pointer to four words (`u64`) on the device that are 0 when a step begins: kernels that
     /// meet data they cannot go on with describe the first such case here (see `kernels::fault`).
     Fault,
-    U32(u32),
     I64(i64),
-    F32(f32),
     F64(f64),
 }
 
-/// `c = a · b + beta · c (+ bias)` per matrix of a batch, accumulated in f32 (f64 for f64).
+/// `c = a · b` per matrix of a batch, accumulated in f32 (f64 for f64).
 /// Matrices are row-major with a leading dimension; a transposed one is stored column-major.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Product {
@@ -83,8 +81,6 @@ pub(super) struct Product {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
-    pub beta: f32,
-    pub epilogue: Epilogue,
     /// What the product may use of the arena beside its operands.
     pub workspace: Address,
     pub workspace_bytes: u64,
@@ -99,12 +95,4 @@ pub(super) struct Matrix {
     pub transposed: bool,
     /// Elements from one matrix of the batch to the next.
     pub stride: u64,
-}
-
-/// What is done to the elements of a product before they are stored.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Epilogue {
-    None,
-    /// Adds a vector of `columns` elements to every row.
-    Bias(Address),
 }

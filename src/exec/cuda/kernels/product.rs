@@ -10,7 +10,7 @@ use super::{
 use crate::{
     exec::{
         cpu::strided::{Axis, Walk},
-        cuda::work::{Epilogue, Matrix, Product},
+        cuda::work::{Matrix, Product},
     },
     ir::Type,
 };
@@ -107,8 +107,6 @@ fn library(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) ->
             a: shifted(a, offsets[0], inner.strides[0]),
             b: shifted(b, offsets[1], inner.strides[1]),
             c: shifted(c_matrix, offsets[2], inner.strides[2]),
-            beta: 0.0,
-            epilogue: Epilogue::None,
             workspace: c_matrix.at,
             workspace_bytes: 0,
         })
