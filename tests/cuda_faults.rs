@@ -139,13 +139,13 @@ fn calls_that_fail_once() {
 fn memory_that_is_too_small_is_an_error_before_the_first_step() {
     let Some(failed) = fails(&[("SOFTDEVICE_MEMORY", "2000")]) else { return };
     assert!(!failed.out.contains("step"), "{}", failed.out);
-    for part in ["`train` needs", "of arena", "are free", "tg plan"] {
+    for part in ["`train` needs", "of arena", "are free", "alive at the peak"] {
         assert!(failed.err.contains(part), "no `{part}` in {}", failed.err);
     }
     // A device that says it has room and then has not.
     let failed = fails(&[("SOFTDEVICE_FAULT", "memory:1")]).expect("a device");
     assert!(
-        !failed.out.contains("step") && failed.err.contains("`train` needs"),
+        !failed.out.contains("step") && failed.err.contains("alive at the peak"),
         "{}{}",
         failed.out,
         failed.err

@@ -33,8 +33,8 @@ fn a_device_that_is_not_there_is_an_error_and_auto_takes_the_cpu() {
     assert!(err.contains("there is no `cuda:5`"), "{err}");
     let none = [("SOFTDEVICE_COUNT", "0")];
     let (code, out, err) = printed(&["run", "--device", "auto", "one.tg"], &none).unwrap();
-    assert_eq!((code, out.trim()), (Some(0), "[2, 2]"), "{err}");
+    assert!(code == Some(0) && out.contains("[2. 2.]"), "{out}{err}");
     let (code, out, err) = printed(&["run", "--device", "auto", "--stats", "one.tg"], &[]).unwrap();
-    assert_eq!((code, out.trim()), (Some(0), "[2, 2]"), "{err}");
+    assert!(code == Some(0) && out.contains("[2. 2.]"), "{out}{err}");
     assert!(err.contains("stats: `f`: 1 launches a step"), "{err}");
 }
