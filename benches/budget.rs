@@ -6,6 +6,7 @@ use std::time::Instant;
 use tg::{
     budget::{Curve, Point},
     engine::{CompileOptions, Engine, Planning, Source},
+    plan::Target,
 };
 
 const MIB: f64 = (1 << 20) as f64;
@@ -60,7 +61,7 @@ fn sweep(what: &str, source: Source) {
     let checked = Engine::new().check(source, &options);
     let Some(step) = checked.written.first() else { panic!("{what}: {:?}", checked.diagnostics) };
     let start = Instant::now();
-    let mut curve = Curve::new(&step.graph);
+    let mut curve = Curve::new(&step.graph, Target::Cpu);
     let candidates = start.elapsed();
     let smallest = curve.smallest().expect("plans");
     let list = start.elapsed();

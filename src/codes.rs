@@ -67,6 +67,7 @@ codes! {
     MODEL = "TG0237", "a model used in a way it is not made for";
     DEPENDS_ON_RANK = "TG0238", "graph code that is not the same on every rank";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
+    SHARD = "TG0241", "a model that cannot be spread over the ranks this way";
 
     // Memory: what keeps it.
     KEPT_BY_OUTPUT = "TG0301", "a value is kept to the end of the step only to be returned";
@@ -102,6 +103,8 @@ codes! {
     VIEW_OF_GATHERED = "TG0334", "a view of a gathered unit that outlives its use";
     GATHERED_AHEAD = "TG0335", "units that are gathered long before their use";
 
+    HOOK_OVERFLOW = "TG0338", "a hook that adds in f16 what may overflow";
+
     // Memory: contracts.
     OVER_PEAK = "TG0340", "a step needs more memory than its `ensure peak` allows";
     NO_GRADIENT = "TG0341", "parameters that get no gradient";
@@ -119,6 +122,7 @@ codes! {
     HOST = "TG0407", "a function of the host that failed";
     OTHER_RANK = "TG0408", "another rank that failed, ended or did not come";
     RANKS_DISAGREE = "TG0409", "ranks that call different collectives";
+    DEVICE = "TG0410", "a device that cannot be used";
 
     // Faults of `tg`.
     INTERNAL = "TG0901", "a fault of `tg` itself";

@@ -9,7 +9,7 @@ use tg::{
     ir::{Role, text},
     lower,
     ops::{Op, Unary},
-    plan::Plan,
+    plan::{Plan, Target},
 };
 
 const MIB: u64 = 1 << 20;
@@ -207,7 +207,7 @@ fn every_budget_gives_the_same_bits_and_keeps_its_promise() {
     for (what, text) in programs() {
         let expected = run(&text);
         let graph = written(&text);
-        let mut curve = Curve::new(&graph);
+        let mut curve = Curve::new(&graph, Target::Cpu);
         let (plain, smallest) = (curve.plain().expect(what), curve.smallest().expect(what));
         assert!(smallest.peak_bytes < plain.peak_bytes, "{what}: nothing is gained");
         for part in 0..4 {
@@ -313,7 +313,7 @@ fn optimum(layers: usize, room: usize) -> Vec<Vec<f64>> {
 #[test]
 fn a_sweep_over_the_chain_is_monotone_and_near_the_optimum() {
     let graph = written(&blocks(PLAIN, ""));
-    let mut curve = Curve::new(&graph);
+    let mut curve = Curve::new(&graph, Target::Cpu);
     let plain = curve.plain().expect("a plan");
     let costs = optimum(128, 130);
     let unit = 49 * MIB;
@@ -341,7 +341,7 @@ fn a_sweep_over_the_chain_is_monotone_and_near_the_optimum() {
 #[test]
 fn lower_peaks_of_the_same_graph_are_really_planned() {
     let graph = written(&programs()[0].1);
-    let mut curve = Curve::new(&graph);
+    let mut curve = Curve::new(&graph, Target::Cpu);
     let points = curve.points(None).expect("points");
     assert!(points.len() > 3);
     for pair in points.windows(2) {
@@ -350,7 +350,7 @@ fn lower_peaks_of_the_same_graph_are_really_planned() {
     for point in points {
         let again = curve.graph_of(&point).expect("a graph");
         assert_eq!(again.regions.len(), point.regions);
-        let plan = lower::plan(&again, "train", &tg::budget::quick()).expect("a plan");
+        let plan = lower::plan(&again, "train", &tg::budget::quick(Target::Cpu)).expect("a plan");
         assert_eq!((plan.peak_bytes(), plan.flops), (point.peak_bytes, point.flops));
     }
 }
@@ -398,6 +398,10 @@ fn budgets_that_are_written_wrong() {
     let cases = [
         ("budget 1 MiB\n  budget 2 MiB", "6: TG0233 a step has one `budget` | keep the smaller one"),
         ("budget net", "5: TG0210 a budget is a size in bytes, got a list | write `budget 4 GiB`"),
+        (
+            "budget -1",
+            "5: TG0210 a budget is a size in bytes, got -1 bytes: it cannot be negative | write `budget 4 GiB`",
+        ),
     ];
     for (statements, message) in cases {
         assert_eq!(messages(&small(statements)), message);

@@ -174,4 +174,28 @@ fn a_deep_network_trains_within_its_budget() {
     let drawn = tg(&["plan", "--budget-curve", "--step", "train"], "budget.tg", &[]);
     assert!(drawn.contains("as written") && drawn.contains("chosen"), "{drawn}");
     assert!(drawn.lines().all(|l| l.chars().count() <= 80), "{drawn}");
+
+    // What the plan says of the budget agrees with the curve, and its parts with each other.
+    let printed = tg(&["plan", "--json", "--step", "train"], "budget.tg", &[]);
+    let plan: Value = serde_json::from_str(&printed).expect("the plan is JSON");
+    let budget = &plan["steps"][0]["budget"];
+    assert_eq!(budget["bytes"].as_u64(), Some(4 << 20));
+    assert_eq!(budget["regions"], chosen[0]["regions"]);
+    assert_eq!(budget["flops"], chosen[0]["flops"]);
+    let sum = |list: &Value, field: &str| -> f64 {
+        list.as_array().expect("a list").iter().filter_map(|line| line[field].as_f64()).sum()
+    };
+    let again = sum(&budget["made_again"], "flops");
+    assert!(
+        again > 0.0 && (again - budget["recomputed_flops"].as_f64().unwrap_or(0.0)).abs() < 0.5,
+        "{budget}"
+    );
+    assert!(sum(&budget["kept"], "bytes") > 0.0, "{budget}");
+    let text = tg(&["plan", "--step", "train"], "budget.tg", &[]);
+    assert!(text.contains("  budget 4.0 MiB: ") && text.contains("% of the work is done again"), "{text}");
+    assert!(text.contains("    made again  line ") && text.contains("    kept        line "), "{text}");
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    // With room for everything, nothing is added.
+    let text = tg(&["plan", "--step", "train"], "budget.tg", &["BUDGET=100000000"]);
+    assert!(text.contains("nothing added, the step fits as it is written"), "{text}");
 }

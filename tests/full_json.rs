@@ -8,6 +8,8 @@
 mod check;
 #[path = "full_json/cut.rs"]
 mod cut;
+#[path = "full_json/refuted.rs"]
+mod refuted;
 
 use std::{path::PathBuf, process::Command};
 
@@ -104,6 +106,17 @@ fn programs_of_many_kinds() {
         "state",
         "use optim\nmodel Count() {\n  state n: f32[512] = zeros()\n  param w: f32[512] = ones()\n  param frozen u: f32[512] = ones()\n  fn forward(x) {\n    n := n + x\n    n * w * u\n  }\n}\nlet c = Count()\nstep f(x: f32[512]) {\n  let y = c(x)\n  let z = c(y)\n  minimize sum(z * z) over c with optim.sgd(lr: 0.1, momentum: 0.9)\n  return y\n}\n",
     );
+}
+
+/// Where one cut is not enough, the case distinction that proves the bound is printed.
+#[test]
+fn a_case_distinction_can_be_followed() {
+    let steps = accept("examples/blocks.tg", &["--set", "DEPTH=16"]);
+    let step = steps.iter().find(|step| !step["bound"]["refutation"].is_null()).expect("one is proved so");
+    let mut broken = step.clone();
+    broken["bound"]["refutation"]["end"] = serde_json::json!({ "cut": 0 });
+    let fault = Step::read(&broken).and_then(|step| step.check()).unwrap_err();
+    assert!(fault.contains("refutation"), "{fault}");
 }
 
 /// What is changed, and how.

@@ -185,7 +185,14 @@ fn operations_and_their_gradients() {
 #[test]
 fn values_and_gradients_at_awkward_points() {
     let printed = run("edges.tg", &[]);
-    assert!(printed.contains("54 functions agree at their edges"), "{printed}");
+    assert!(printed.contains("56 functions agree at their edges"), "{printed}");
+}
+
+/// Also gradients of gradients.
+#[test]
+fn random_programs() {
+    let printed = run("random.tg", &[]);
+    assert!(printed.contains("results of random programs agree with the reference"), "{printed}");
 }
 
 #[test]
@@ -198,4 +205,24 @@ fn fifty_updates_by_every_optimizer_and_schedule() {
 fn layers_over_several_steps() {
     let printed = run("layers.tg", &[]);
     assert!(printed.contains("34 results of layers agree with the reference"), "{printed}");
+}
+
+#[test]
+fn one_thread_and_four_train_to_the_same_bits() {
+    let train = |threads: &str| {
+        let out =
+            std::env::temp_dir().join(format!("tg-threads-{}-{threads}.safetensors", std::process::id()));
+        let output = Command::new(env!("CARGO_BIN_EXE_tg"))
+            .arg("run")
+            .arg(folder().join("convnet.tg"))
+            .args(["--set", "F64=false", "--set", "VARIANT=sgd", "--set", &format!("OUT={}", out.display())])
+            .env("RAYON_NUM_THREADS", threads)
+            .output()
+            .expect("the command starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let saved = fs::read(&out).expect("the program saved its parameters");
+        fs::remove_file(&out).expect("the file can be removed");
+        (output.stdout, saved)
+    };
+    assert!(train("1") == train("4"), "the number of threads changes the bits");
 }

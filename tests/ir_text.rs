@@ -37,7 +37,7 @@ fn every_op_reads_back_as_it_is_printed() {
     assert_eq!(verify(&graph), Ok(()));
     assert_eq!(graph.len(), EVERYTHING.lines().filter(|l| l.starts_with('n')).count());
     let all = "Input Const Literal Iota Scalar Read Random Opaque Select Cast Reshape Transpose Broadcast Slice Copy Concat \
-               Pad Gather ScatterAdd StopGrad ArgReduce MatMul Softmax SoftmaxGrad LogSoftmax CrossEntropy \
+               Pad Insert Gather ScatterAdd StopGrad ArgReduce MatMul Softmax SoftmaxGrad LogSoftmax CrossEntropy \
                CrossEntropyGrad LayerNorm LayerNormGrad RmsNorm RmsNormGrad BatchNorm BatchNormGrad Conv2d \
                Conv2dGradInput Conv2dGradWeight MaxPool2d MaxPool2dGrad MaxPool2dGather AvgPool2d AvgPool2dGrad \
                Attention AttentionGrad Barrier Write Print CollectiveStart CollectiveDone";

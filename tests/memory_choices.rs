@@ -446,3 +446,35 @@ fn other_orders_have_the_same_copies() {
         assert_eq!(plan.lower_bound_bytes(), best.lower_bound_bytes(), "{order:?}");
     }
 }
+
+/// Statistics of batches are written once for each part of a batch, regions with them or not.
+#[test]
+fn regions_around_batch_norm_in_parts_of_a_batch() {
+    for bind in ["", "(bind: output)", "(bind: grad)", "(bind: none)"] {
+        let plan = planned(&format!(
+            "use nn
+use loss
+use optim
+model Net() {{
+  let a = nn.Conv2d(3, 8, 3, padding: 1)
+  let n = nn.BatchNorm2d(8)
+  let out = nn.Linear(8, 10)
+  fn forward(x) {{
+    let h = checkpoint{bind} < relu(n(a(x))) >
+    out(nn.global_avg_pool(h))
+  }}
+}}
+let net = Net()
+let opt = optim.sgd(net, lr: 0.1)
+step f(x: f32[8, 3, 8, 8], y: i32[8]) {{
+  let g = 0.0
+  for mx, my in microbatches(x, y, 4) {{
+    g += grad(loss.cross_entropy(net(mx), my), net)
+  }}
+  update net with opt, g / 4
+}}
+"
+        ));
+        assert!(plan.recomputed_flops > 0.0 || bind == "(bind: none)", "{bind}");
+    }
+}

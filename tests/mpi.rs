@@ -114,16 +114,35 @@ fn bits_equal_those_of_threads() {
         return;
     }
     for ranks in [1, 2, 3, 4] {
-        let folder = Folder::of(&format!("bits{ranks}"), TRAINING);
-        let (code, out, err) = folder.run(ranks, &[]);
-        assert_eq!(code, Some(0), "{out}{err}");
-        let saved = fs::read(folder.0.join("net.safetensors")).unwrap();
-        fs::remove_file(folder.0.join("net.safetensors")).unwrap();
-        let (code, expected, err) = folder.threads(ranks);
-        assert_eq!(code, Some(0), "{err}");
-        assert_eq!(out, expected, "{ranks} ranks print the same");
-        assert!(saved == fs::read(folder.0.join("net.safetensors")).unwrap(), "{ranks} ranks save the same");
+        same_bits(&format!("bits{ranks}"), TRAINING, ranks);
     }
+}
+
+/// The same for a model that is spread over the ranks.
+#[test]
+fn bits_of_a_sharded_model_equal_those_of_threads() {
+    if !has_mpi() {
+        return;
+    }
+    let sharded = TRAINING
+        .replace("let opt =", "shard flat net by nn.Linear over world\nlet opt =")
+        .replace("all_reduce(grad(l, net), mean: true)", "optim.clip(grad(l, net), 0.5)");
+    for ranks in [2, 3] {
+        same_bits(&format!("sharded{ranks}"), &sharded, ranks);
+    }
+}
+
+/// Processes and threads print and save the same.
+fn same_bits(name: &str, text: &str, ranks: u32) {
+    let folder = Folder::of(name, text);
+    let (code, out, err) = folder.run(ranks, &[]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let saved = fs::read(folder.0.join("net.safetensors")).unwrap();
+    fs::remove_file(folder.0.join("net.safetensors")).unwrap();
+    let (code, expected, err) = folder.threads(ranks);
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(out, expected, "{ranks} ranks print the same");
+    assert!(saved == fs::read(folder.0.join("net.safetensors")).unwrap(), "{ranks} ranks save the same");
 }
 
 /// Several messages for each pair of ranks, and lengths that no number of ranks divides.

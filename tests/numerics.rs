@@ -108,3 +108,26 @@ print(float(total))
 "#;
     assert_eq!(numbers(text), [12.0]);
 }
+
+/// Gradients of f16 overflow when squared in f16, and a model may have parameters of several dtypes.
+#[test]
+fn gradients_of_any_dtype_are_clipped() {
+    let text = r#"
+use optim
+model Half() { param w: f16[4] = full(300.0)
+  param b: f64[2] = full(0.0) }
+let m = Half()
+step f() {
+  let g = grad(sum(m.w ** 2) * 0.5, m.w)
+  let both = grad(sum(f64(m.w) ** 2) * 0.5 + 800.0 * sum(m.b), m)
+  let none = grad(sum(m.b * 0.0) + 0.0 * sum(f64(m.w)), m)
+  let c = optim.clip(both, 1.0)
+  return norm(g), norm(both), c.w, c.b, optim.clip(none, 1.0).b
+}
+let a, b, w, bias, none = f()
+assert(w.dtype == f16 and bias.dtype == f64)
+print(float(a), float(b), float(f32(w)[0]), float(bias[0]), float(none[0]))
+"#;
+    let norm = (360_000.0f64 + 1_280_000.0).sqrt();
+    close(&numbers(text), &[600.0, norm, 300.0 / norm, 800.0 / norm, 0.0], 1e-3);
+}

@@ -6,7 +6,11 @@ mod ranks {
     #[path = "../support/folder.rs"]
     mod folder;
     pub mod script;
+    pub mod shard;
+    pub mod shard_files;
+    pub mod shard_memory;
     pub mod support;
+    pub mod sync;
     pub mod training;
     pub mod values;
 }

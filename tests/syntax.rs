@@ -91,9 +91,30 @@ fn every_statement_has_its_tree() {
         ("minimize l over a, b with o(lr: 0.1)", "(minimize l over a b with (call o lr: 0.1))"),
         ("minimize l\n  over net\n  with o", "(minimize l over net with o)"),
         ("update net with o, g", "(update net o g)"),
+        (
+            "hook h(bucket, k: int = 4) { state e = zeros_like(bucket)\n e := bucket; bucket }",
+            "(hook h (bucket, k: int = 4) (state e (call zeros_like bucket)) {(:= e bucket); bucket})",
+        ),
+        ("sync g over world", "(sync g over world)"),
+        (
+            "sync g over 4 with h(k: 2), bucket: 25 MiB",
+            "(sync g over 4 with (call h k: 2) bucket: 26214400B)",
+        ),
+        // A `with` of the next line is a statement of its own.
+        ("sync g\n  over world", "(sync g over world)"),
+        (
+            "{ sync g over world\n with training: false { f(x) } }",
+            "{(sync g over world); (with training: false {(call f x)});}",
+        ),
         ("ensure peak <= 4 GiB", "(ensure 4294967296B)"),
         ("ensure peak <= a + b in every schedule", "(ensure-every (+ a b))"),
         ("release x, y", "(release x y)"),
+        ("shard flat net by Layer over world", "(shard-flat net Layer over world)"),
+        ("shard flat by Layer, prefetch: 1", "(shard flat Layer prefetch: 1)"),
+        (
+            "shard net\n  by [nn.Linear, M]\n  over 4, reduce: sum\nwith compute: bf16 { f(x) }",
+            "(shard net (list (. nn Linear) M) over 4 reduce: sum)\n(with compute: bf16 {(call f x)})",
+        ),
         ("with training: false, compute: bf16 { f(x) }", "(with training: false compute: bf16 {(call f x)})"),
         ("allow(TG0305, TG0302)", "(allow TG0305 TG0302)"),
     ]);

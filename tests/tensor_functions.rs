@@ -1,6 +1,8 @@
 //! Operators, indices and built-in tensor functions: values against closed forms, types, weakness,
 //! and every message.
 
+#[path = "support/device.rs"]
+mod device;
 mod tensor_support;
 
 use tensor_support::{Bench, close, float, host, int, message, numbers, op};

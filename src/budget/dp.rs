@@ -7,6 +7,7 @@
 //! they are run again, and the same question is asked of them with the memory that is free then.
 
 use super::chain::Chain;
+use crate::guard;
 
 /// Memory is counted in so many units.
 pub(super) const SLOTS: usize = 320;
@@ -44,6 +45,10 @@ impl<'c> Table<'c> {
             .collect();
         table.costs = vec![f32::INFINITY; count * (count + 1) / 2 * (SLOTS + 1)];
         for length in 1..=count {
+            // What is left open costs infinitely much: there is no solution then.
+            if guard::cancelled() {
+                break;
+            }
             for s in 0..=count - length {
                 table.fill(s, s + length);
             }

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::{chain::operands, facts::Facts};
 use crate::{
+    guard,
     ir::{Graph, NodeId, ValueId},
     ops::Op,
     schedule::flow::{INFINITE, Network},
@@ -39,7 +40,8 @@ pub(super) fn choices(
     }
     let problem = Problem::new(graph, facts, nodes, targets, is_there);
     let mut work = CUT_WORK;
-    PRICES.iter().filter_map(|&price| problem.solve(facts, price, &mut work)).collect()
+    let each = PRICES.iter().take_while(|_| !guard::cancelled());
+    each.filter_map(|&price| problem.solve(facts, price, &mut work)).collect()
 }
 
 /// The nodes that may have to run again.

@@ -24,7 +24,7 @@ use crate::{
     ir::Graph,
     lower::{self, PlanOptions},
     ops::OpError,
-    plan::Plan,
+    plan::{Plan, Target},
     schedule,
 };
 
@@ -55,15 +55,16 @@ pub struct Point {
 /// The peaks that a step can have, and the work each of them takes.
 pub struct Curve<'g> {
     graph: &'g Graph,
+    target: Target,
     candidates: Candidates<'g>,
     points: Vec<Option<Point>>,
 }
 
 impl<'g> Curve<'g> {
     /// Finds the candidates for an elaborated graph. Nothing is planned yet.
-    pub fn new(graph: &'g Graph) -> Curve<'g> {
+    pub fn new(graph: &'g Graph, target: Target) -> Curve<'g> {
         let candidates = Candidates::new(graph);
-        Curve { graph, points: vec![None; candidates.len()], candidates }
+        Curve { graph, target, points: vec![None; candidates.len()], candidates }
     }
 
     /// The step as it is written.
@@ -111,16 +112,17 @@ impl<'g> Curve<'g> {
 
     /// The plan that the figures of a point are from.
     pub fn plan_of(&self, point: &Point, name: &str) -> Result<Plan, OpError> {
-        lower::plan(&self.graph_of(point)?, name, &quick())
+        lower::plan(&self.graph_of(point)?, name, &quick(self.target))
     }
 
     fn measure(&mut self, candidate: usize) -> Result<Point, OpError> {
         if let Some(Some(point)) = self.points.get(candidate) {
             return Ok(*point);
         }
+        OpError::if_cancelled()?;
         let mut point = Point { peak_bytes: 0, flops: 0.0, regions: 0, candidate };
         let graph = self.graph_of(&point)?;
-        let plan = lower::plan(&graph, "", &quick())?;
+        let plan = lower::plan(&graph, "", &quick(self.target))?;
         point.regions = graph.regions.len().saturating_sub(self.graph.regions.len());
         (point.peak_bytes, point.flops) = (plan.peak_bytes(), plan.flops);
         if let Some(entry) = self.points.get_mut(candidate) {
@@ -183,8 +185,9 @@ fn pareto(mut points: Vec<Point>) -> Vec<Point> {
 
 /// How candidates are planned: the order is that of the plan that is shown, without a proof, and it
 /// does not depend on the machine.
-pub fn quick() -> PlanOptions {
+pub fn quick(target: Target) -> PlanOptions {
     PlanOptions {
+        target,
         schedule: schedule::Options { prove: false, time_limit: Duration::MAX, ..Default::default() },
     }
 }

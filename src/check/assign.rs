@@ -69,7 +69,7 @@ impl Evaluator {
         }
     }
 
-    fn rebind(&mut self, cx: &Cx, name: &Name, value: Value, span: Span) -> Eval<()> {
+    pub(super) fn rebind(&mut self, cx: &Cx, name: &Name, value: Value, span: Span) -> Eval<()> {
         match cx.scope.assign_target(name) {
             AssignTarget::Here(scope) => {
                 if scope.kind == super::ScopeKind::Script {

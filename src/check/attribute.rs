@@ -92,6 +92,22 @@ impl Evaluator {
 
     fn tensor_attribute(&mut self, base: &Value, name: &str, span: Span) -> Eval<Option<Value>> {
         let Some(ty) = self.tensor_type(base) else { return Ok(None) };
+        if matches!(name, "shape" | "rank" | "size" | "T")
+            && let Some(group) = self.part_group(base)
+        {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::SHARD,
+                    span,
+                    format!("`.{name}` of a parameter of `{}`, which is spread over the ranks", group.title),
+                )
+                .secondary(group.span, "by this statement")
+                .note("an optimizer sees this rank's part of a vector, not the parameter's own shape")
+                .help(
+                    "`zeros_like(p)` makes a state; what depends on the shape needs an optimizer of its own",
+                ),
+            ));
+        }
         Ok(Some(match name {
             "shape" => Value::list(ty.shape().iter().map(|&d| Value::Int(d as i64)).collect()),
             "dtype" => Value::DType(ty.dtype()),

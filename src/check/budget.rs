@@ -47,12 +47,17 @@ impl Evaluator {
             _ => None,
         };
         let Some(bytes) = bytes else {
-            let kind = value.kind();
+            let what = match &value {
+                Value::Int(bytes) => format!("{bytes} bytes: it cannot be negative"),
+                Value::Float(bytes) if bytes.is_nan() => "NaN".to_owned(),
+                Value::Float(bytes) => format!("{bytes} bytes: it cannot be negative"),
+                _ => value.kind(),
+            };
             return Err(self.report(
                 Diagnostic::error(
                     codes::TYPE_MISMATCH,
                     at,
-                    format!("a budget is a size in bytes, got {kind}"),
+                    format!("a budget is a size in bytes, got {what}"),
                 )
                 .help("write `budget 4 GiB`"),
             ));
@@ -79,7 +84,7 @@ impl Evaluator {
         options: &PlanOptions,
     ) -> Eval<Made> {
         let name = step.name();
-        let mut curve = Curve::new(&compiled.graph);
+        let mut curve = Curve::new(&compiled.graph, options.target);
         let found = curve.fit(budget.bytes).and_then(|point| {
             let Some(point) = point else { return Ok(Err(curve.smallest()?)) };
             let graph = curve.graph_of(&point)?;

@@ -82,6 +82,7 @@ impl Evaluator {
             }
             Value::ModelDef(def) => self.make_model(def, args, span),
             Value::OptimizerDef(def) => self.make_optimizer(def, args, span),
+            Value::Hook(hook) => self.call_hook(hook, args, span),
             Value::Step(step) => self.call_step(step, args, span),
             Value::HostFunction(function) => self.call_host_function(function, args, span),
             Value::HostOp(op) => self.call_host_op(op, args, span),

@@ -358,7 +358,8 @@ impl Evaluator {
         let stored = |ty: &Type| Value::Stored(Stored::new(ty.clone(), None));
         match &stream.kind {
             StreamKind::Batches { tensors, config } => {
-                let data: Option<Vec<Tensor>> = tensors.iter().map(|t| t.data.clone()).collect();
+                let data: Option<Vec<Tensor>> =
+                    tensors.iter().map(|t| self.tensor_of(t, span)).collect::<Eval<_>>()?;
                 let Some(data) = data.filter(|_| !once) else {
                     let types: Vec<&Type> = tensors.iter().map(|t| &t.ty).collect();
                     let (types, _) = batches::batch_types(&types, *config)
@@ -380,7 +381,7 @@ impl Evaluator {
                 Ok(())
             }
             StreamKind::Windows { ids, length, batch, seed, start } => {
-                let Some(data) = ids.data.clone().filter(|_| !once) else {
+                let Some(data) = self.tensor_of(ids, span)?.filter(|_| !once) else {
                     let ty = batches::window_types(&ids.ty, *length, *batch)
                         .map_err(|e| self.script_error(codes::ARGUMENTS, span, e))?;
                     return visit(self, 0, Value::tuple(vec![stored(&ty), stored(&ty)]));

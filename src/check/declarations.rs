@@ -88,6 +88,7 @@ impl Judge<'_> {
                 StmtKind::Step(decl) => self.declare(&mut declared, &decl.name, "a step"),
                 StmtKind::Model(decl) => self.declare(&mut declared, &decl.name, "a model"),
                 StmtKind::Optimizer(decl) => self.declare(&mut declared, &decl.name, "an optimizer"),
+                StmtKind::Hook(decl) => self.declare(&mut declared, &decl.name, "a hook"),
                 StmtKind::Let { names, .. } => variables.extend(names),
                 _ => {}
             }
@@ -116,6 +117,12 @@ impl Judge<'_> {
             }
             StmtKind::Model(decl) => self.model(decl),
             StmtKind::Optimizer(decl) => self.optimizer(decl),
+            StmtKind::Hook(decl) => {
+                let mut declared = self.params(&decl.params, "a parameter");
+                for (name, _) in &decl.states {
+                    self.declare(&mut declared, name, "a `state`");
+                }
+            }
             _ => {}
         }
     }

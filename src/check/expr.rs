@@ -101,7 +101,7 @@ impl Evaluator {
             if matches!(binding.value, Value::Poison) {
                 return Err(Halt::Reported);
             }
-            self.capture(&scope, name, &binding.value, span)?;
+            self.capture(&scope, name, &binding, span)?;
             if let Value::Tensor(tensor) = &binding.value {
                 self.check_released(tensor.value, span)?;
             }
@@ -143,11 +143,19 @@ impl Evaluator {
     }
 
     /// Notes that the step which is being built depends on a script name.
-    fn capture(&mut self, scope: &Arc<super::Scope>, name: &Name, value: &Value, span: Span) -> Eval<()> {
+    fn capture(
+        &mut self,
+        scope: &Arc<super::Scope>,
+        name: &Name,
+        binding: &super::scope::Binding,
+        span: Span,
+    ) -> Eval<()> {
+        let value = &binding.value;
         let in_step = self.frames.last().is_some_and(|f| matches!(f.kind, FrameKind::Step(_)));
         if scope.kind != ScopeKind::Script || !in_step {
             return Ok(());
         }
+        self.check_same_on_ranks(name, value, binding.span, span)?;
         if let Value::Stored(stored) = value {
             let stored = Arc::clone(stored);
             self.build(span, |f| f.capture_stored(scope, name, &stored))?;
@@ -216,7 +224,7 @@ impl Evaluator {
             Value::Bool(value) => Ok(Some(*value)),
             Value::Unknown(Unknown::Bool(_) | Unknown::Any) => Ok(None),
             Value::Stored(stored) if !self.in_graph() && stored.ty.elements() == 1 => {
-                Ok(stored.data.as_ref().and_then(|t| t.get_f64(0)).map(|x| x != 0.0))
+                Ok(self.tensor_of(stored, span)?.and_then(|t| t.get_f64(0)).map(|x| x != 0.0))
             }
             v if v.is_tensor() => Err(self.tensor_condition(v, span)),
             other => {

@@ -14,6 +14,8 @@ use super::{
     errors::Eval,
     value::{Cell, Optimizer, Step, Value, cells_of, lock},
 };
+use rustc_hash::FxHashSet;
+
 use crate::{
     codes,
     diagnostic::Diagnostic,
@@ -35,6 +37,12 @@ pub(super) struct Contents {
     inline: Vec<Arc<Optimizer>>,
 }
 
+impl Contents {
+    pub fn cells(&self) -> &[Arc<Cell>] {
+        &self.cells
+    }
+}
+
 impl Evaluator {
     pub(super) fn contents(&mut self, what: &str, args: &Args) -> Eval<Contents> {
         let mut contents = Contents::default();
@@ -43,7 +51,11 @@ impl Evaluator {
         for (name, value, at) in positional.chain(named) {
             match (name, value) {
                 (Some(name), Value::Stored(stored)) => {
-                    contents.tensors.push((name.name.to_string(), stored.ty.clone(), stored.data.clone()));
+                    contents.tensors.push((
+                        name.name.to_string(),
+                        stored.ty.clone(),
+                        self.tensor_of(stored, at)?,
+                    ));
                 }
                 (_, Value::Optimizer(optimizer)) => contents.optimizers.push(Arc::clone(optimizer)),
                 (_, Value::Step(step)) => {
@@ -116,6 +128,8 @@ impl Evaluator {
     pub(super) fn save(&mut self, args: Args, span: Span) -> Eval {
         self.only_in_script("save", span)?;
         let file = self.file_argument("save", &args, span)?;
+        let mut args = args;
+        let per_rank = self.per_rank("save", &mut args)?;
         let contents = self.contents("save", &args)?;
         let Some((path, at)) = file else { return Ok(Value::Unit) };
         if self.mode == Mode::Check || self.in_graph() {
@@ -132,10 +146,24 @@ impl Evaluator {
         for optimizer in &contents.optimizers {
             cells.extend(lock(&optimizer.state_order).iter().cloned());
         }
+        let mut seen = FxHashSet::default();
         for cell in cells {
-            self.prepare_cell(&cell, span)?;
-            if let Some(data) = cell.data() {
-                tensors.push((cell.name().to_string(), data));
+            let held = cell.part().map_or_else(|| Arc::clone(&cell), |(part, _)| part);
+            if !seen.insert(held.id) {
+                continue;
+            }
+            if per_rank {
+                self.prepare_cell(&held, span)?;
+                let data = self.cell_data(&held, span)?;
+                tensors.extend(data.map(|data| (held.name().to_string(), data)));
+                continue;
+            }
+            // Every rank takes part where a vector is gathered, and one of them writes.
+            let named = self.named_data(&held, span)?;
+            if self.leads() {
+                let is_asked =
+                    |name: &str| held.id == cell.id || contents.cells.iter().any(|c| *c.name() == *name);
+                tensors.extend(named.into_iter().filter(|(name, _)| is_asked(name)));
             }
         }
         tensors.extend(contents.tensors.into_iter().filter_map(|(n, _, data)| Some((n, data?))));
@@ -153,10 +181,12 @@ impl Evaluator {
             let names: Vec<String> = lock(&optimizer.targets).iter().map(|c| c.name().to_string()).collect();
             notes.insert(format!("inline.{}", optimizer.name()), json!(names).to_string());
         }
-        // All ranks have the same parameters, and one of them writes.
-        if !self.leads() {
+        let path = if per_rank { self.rank_path(&path) } else { path };
+        // What all ranks have together is written by one of them.
+        if !per_rank && !self.leads() {
             return Ok(Value::Unit);
         }
+        self.land()?;
         self.save_position(&mut tensors, &mut notes);
         safetensors::write(&path, &tensors, &notes).map_err(|e| self.script_error(codes::FILE, at, e))?;
         Ok(Value::Unit)
@@ -195,8 +225,11 @@ impl Evaluator {
                 )),
             ));
         }
+        let mut args = args;
+        let per_rank = self.per_rank("load", &mut args)?;
         let contents = self.contents("load", &args)?;
         let Some((path, at)) = file else { return Ok(Value::Unit) };
+        let path = if per_rank { self.rank_path(&path) } else { path };
         // A file that the script itself will have written by then may be missing in mode Check.
         if self.mode == Mode::Check && !path.exists() || self.in_graph() {
             return Ok(Value::Unit);
@@ -223,33 +256,89 @@ impl Evaluator {
         }))
     }
 
+    /// The number of a rank and of all, in the name of its own file.
+    fn rank_path(&self, path: &Path) -> PathBuf {
+        let (rank, world) = (self.comm.rank(), self.comm.world());
+        path.with_extension(format!("rank{rank}of{world}.safetensors"))
+    }
+
+    /// Takes `per_rank: true` out of the arguments: a file for each rank, with what it holds.
+    fn per_rank(&mut self, what: &str, args: &mut Args) -> Eval<bool> {
+        let Some(at) = args.named.iter().position(|(name, _, _)| &*name.name == "per_rank") else {
+            return Ok(false);
+        };
+        match args.named.remove(at) {
+            (_, Value::Bool(per_rank), _) => Ok(per_rank),
+            (_, value, span) => {
+                let kind = value.kind();
+                let message = format!("`per_rank` of `{what}` is `true` or `false`, got {kind}");
+                Err(self.error(codes::TYPE_MISMATCH, span, message))
+            }
+        }
+    }
+
     pub(super) fn load_into(&mut self, path: &Path, contents: &Contents, at: Span) -> Eval<()> {
+        let known: Vec<Arc<Cell>> =
+            contents.optimizers.iter().flat_map(|o| lock(&o.state_order).to_vec()).collect();
+        if self.mode == Mode::Run {
+            self.prepare_partly_loaded(contents, at)?;
+        }
+        let rank = self.comm.rank();
         let result = safetensors::Reader::open(path).and_then(|mut reader| {
             // First everything is checked, so that nothing is half loaded.
-            let mut loaded = Vec::with_capacity(contents.cells.len());
+            let is_held = |reader: &safetensors::Reader, held: &Cell| reader.ty(&held.name()).is_ok();
             for cell in &contents.cells {
-                let name = cell.name();
-                if self.mode == Mode::Check {
-                    self.fits(path, cell, &reader.ty(&name)?)?;
-                } else {
-                    self.fits(path, cell, &reader.ty(&name)?)?;
-                    loaded.push(reader.read_as(&name, &cell.ty)?);
+                match cell.part() {
+                    Some((part, _)) if is_held(&reader, &part) => {
+                        self.fits(path, &part, &reader.ty(&part.name())?)?;
+                    }
+                    _ => self.fits(path, cell, &reader.ty(&cell.name())?)?,
                 }
             }
-            let mut states = Vec::new();
             let notes = reader.metadata().clone();
-            if self.mode == Mode::Run {
-                let mut optimizers: Vec<String> =
-                    contents.optimizers.iter().map(|o| o.name().to_string()).collect();
-                optimizers.extend(unmade(contents, &notes));
-                for optimizer in optimizers {
-                    let prefix = format!("{optimizer}.");
-                    let names: Vec<String> =
-                        reader.names().filter(|n| n.starts_with(&prefix)).map(String::from).collect();
-                    for name in names {
-                        let tensor = reader.read(&name)?;
-                        states.push((name, tensor));
+            let mut loaded: Vec<(Arc<Cell>, Tensor)> = Vec::new();
+            let mut states = Vec::new();
+            if self.mode == Mode::Check {
+                return Ok((loaded, states, notes));
+            }
+            for cell in &contents.cells {
+                let Some((part, group)) = cell.part() else {
+                    loaded.push((Arc::clone(cell), reader.read_as(&cell.name(), &cell.ty)?));
+                    continue;
+                };
+                let place = loaded.iter().position(|(known, _)| known.id == part.id);
+                if is_held(&reader, &part) {
+                    if place.is_none() {
+                        let tensor = reader.read_as(&part.name(), &part.ty)?;
+                        loaded.push((part, tensor));
                     }
+                    continue;
+                }
+                let short = |error: crate::guard::OutOfMemory| script::Error::new(error.to_string());
+                let whole = reader.read_as(&cell.name(), &cell.ty)?;
+                let place = match place {
+                    Some(place) => place,
+                    None => {
+                        let held = part.data().map_err(|error| script::Error::new(error.message))?;
+                        let start = held.map_or_else(|| Tensor::try_zeros(part.ty.clone()), Ok);
+                        loaded.push((Arc::clone(&part), start.map_err(short)?));
+                        loaded.len() - 1
+                    }
+                };
+                if let (Some(member), Some((_, tensor))) = (group.member(cell), loaded.get_mut(place)) {
+                    group.put(tensor, member, &whole, rank).map_err(short)?;
+                }
+            }
+            let mut optimizers: Vec<String> =
+                contents.optimizers.iter().map(|o| o.name().to_string()).collect();
+            optimizers.extend(unmade(contents, &notes));
+            for optimizer in optimizers {
+                let prefix = format!("{optimizer}.");
+                let names: Vec<String> =
+                    reader.names().filter(|n| n.starts_with(&prefix)).map(String::from).collect();
+                for name in names {
+                    let tensor = reader.read(&name)?;
+                    states.push((name, tensor));
                 }
             }
             Ok((loaded, states, notes))
@@ -265,16 +354,17 @@ impl Evaluator {
         if self.mode == Mode::Check {
             return Ok(());
         }
-        for (cell, tensor) in contents.cells.iter().zip(loaded) {
+        for (cell, tensor) in loaded {
             cell.set_data(tensor);
         }
-        let known: Vec<Arc<Cell>> =
-            contents.optimizers.iter().flat_map(|o| lock(&o.state_order).to_vec()).collect();
         for (name, tensor) in states {
-            match known.iter().find(|c| *c.name() == *name && c.ty == *tensor.ty()) {
-                Some(cell) => cell.set_data(tensor),
-                // The state is made when a step that uses it is compiled.
-                None => drop(self.pending.insert(name, tensor)),
+            let mut is_known = false;
+            for state in &known {
+                is_known = is_known || self.set_state(state, &name, &tensor, at)?;
+            }
+            // Others are made when a step that uses them is compiled.
+            if !is_known {
+                self.pending.insert(name, tensor);
             }
         }
         let number = |key: String| notes.get(&key).and_then(|v| v.parse::<u64>().ok());

@@ -11,9 +11,11 @@ use std::{
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
 use super::{
+    persistent::Group,
     release::Releases,
     scope::Scope,
-    value::{Cell, Optimizer, Step, Stored, Value, fresh_id},
+    shard::Gathers,
+    value::{Cell, Init, Optimizer, Step, Stored, Value, fresh_id},
 };
 use crate::{
     ir::{DType, Graph, Input, OriginId, RegionId, ScalarSource, Slot, SlotId, ValueId},
@@ -115,6 +117,9 @@ pub struct Frame {
     pub ensures: Vec<Ensure>,
     pub budget: Option<Budget>,
     pub releases: Releases,
+    pub gathers: Gathers,
+    /// Values that are a rank's part of a group.
+    pub part_values: FxHashMap<ValueId, Arc<Group>>,
     /// One entry per update: the optimizer's count rises by as many after a run.
     pub updates: Vec<Arc<Optimizer>>,
 }
@@ -141,6 +146,8 @@ impl Frame {
             ensures: Vec::new(),
             budget: None,
             releases: Releases::default(),
+            gathers: Gathers::default(),
+            part_values: FxHashMap::default(),
             updates: Vec::new(),
         }
     }
@@ -198,6 +205,9 @@ impl Frame {
             name = format!("{}#{copies}", cell.name()).into();
         }
         self.graph.slots.push(Slot { name, ty: cell.ty.clone(), kind: cell.kind });
+        if let Init::Shard(group) = &cell.init {
+            self.graph.shards.insert(slot, group.shard);
+        }
         self.slots.push(SlotState { cell: Arc::clone(cell), current: None, versions: Vec::new() });
         self.slot_ids.insert(cell.id, slot);
         slot

@@ -24,7 +24,7 @@ impl Evaluator {
             ev.enter_call(&title, span, |ev| {
                 let cx = function.cx.in_scope(function.cx.scope.child(ScopeKind::Body));
                 ev.bind_params(&cx, &title, &function.decl.params, args, span)?;
-                ev.function_body(&cx, &title, &function.decl)
+                ev.in_unit(&function.cx.scope, |ev| ev.function_body(&cx, &title, &function.decl))
             })
         })
     }

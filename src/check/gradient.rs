@@ -14,6 +14,16 @@ use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, ops::Cause, source
 /// One per value asked for; `None` where nothing depends on it.
 type Gradients = Vec<Option<ValueId>>;
 
+/// The gradients of parameters.
+pub(super) struct CellGradients {
+    /// The tensors that hold them: parameters, and this rank's parts of those that are spread.
+    pub parts: Vec<Arc<Cell>>,
+    /// One per part.
+    pub of_parts: Gradients,
+    /// One per parameter: what it got, if it got one.
+    pub of_cells: Gradients,
+}
+
 impl Evaluator {
     /// A loss: one floating-point number of the graph.
     pub(super) fn scalar_loss(&mut self, value: &Value, span: Span) -> Eval<ValueId> {
@@ -58,8 +68,13 @@ impl Evaluator {
         span: Span,
     ) -> Eval<Gradients> {
         let frame = self.frame_at(span)?;
+        frame.end_gather();
+        let start = frame.graph.len() as u32;
         match grad::gradients(&mut frame.graph, outputs, wrt) {
-            Ok(grads) => Ok(grads),
+            Ok(grads) => {
+                frame.note_uses(start);
+                Ok(grads)
+            }
             Err(failure) => {
                 let origin = frame.graph.node(failure.node).origin();
                 let at = frame.graph.origins.get(origin).span;
@@ -84,7 +99,7 @@ impl Evaluator {
         loss: ValueId,
         cells: &[Arc<Cell>],
         span: Span,
-    ) -> Eval<Gradients> {
+    ) -> Eval<CellGradients> {
         let one = self.build(span, |f| {
             let dtype = f.graph.ty(loss).dtype();
             f.graph.constant(dtype, 1.0)
@@ -99,24 +114,36 @@ impl Evaluator {
         cells: &[Arc<Cell>],
         values: &[ValueId],
         span: Span,
-    ) -> Eval<(Gradients, Gradients)> {
+    ) -> Eval<(CellGradients, Gradients)> {
+        let parts = self.parts_of(cells, span)?;
         let frame = self.frame(span)?;
-        let versions: Vec<Vec<ValueId>> = cells
+        let versions = |cell: &Arc<Cell>| {
+            let state = frame.has_slot(cell).and_then(|slot| frame.slots.get(slot.0 as usize));
+            state.map(|s| s.versions.clone()).unwrap_or_default()
+        };
+        let of_parts: Vec<Vec<ValueId>> = parts.iter().map(versions).collect();
+        // Of parameters that are parts of a vector, the views tell whether the loss depends on them.
+        let of_cells: Vec<Vec<ValueId>> = cells
             .iter()
-            .map(|cell| {
-                let slot = frame.has_slot(cell);
-                slot.and_then(|s| frame.slots.get(s.0 as usize))
-                    .map(|s| s.versions.clone())
-                    .unwrap_or_default()
+            .map(|cell| match cell.part() {
+                Some(_) => frame.gathers.views_of(cell).collect(),
+                None => Vec::new(),
             })
             .collect();
         let mut wrt: Vec<ValueId> = values.to_vec();
-        wrt.extend(versions.iter().flatten());
+        wrt.extend(of_parts.iter().chain(&of_cells).flatten());
         let mut grads = self.gradients(outputs, &wrt, span)?.into_iter();
         let of_values = grads.by_ref().take(values.len()).collect();
-        let of_cells =
-            versions.iter().map(|versions| grads.by_ref().take(versions.len()).flatten().last()).collect();
-        Ok((of_cells, of_values))
+        let mut newest = |versions: &[ValueId]| grads.by_ref().take(versions.len()).flatten().last();
+        let of_parts: Gradients = of_parts.iter().map(|versions| newest(versions)).collect();
+        let mut of_cells: Gradients = of_cells.iter().map(|views| newest(views)).collect();
+        for (cell, grad) in cells.iter().zip(&mut of_cells) {
+            if let Some(k) = parts.iter().position(|part| part.id == cell.id) {
+                *grad = of_parts.get(k).copied().flatten();
+            }
+        }
+        self.check_whole_groups(cells, &of_cells, span)?;
+        Ok((CellGradients { parts, of_parts, of_cells }, of_values))
     }
 
     /// `grad(loss, net)`, `grad(loss, [a, b])`, `grad(loss, x)`.
@@ -135,19 +162,22 @@ impl Evaluator {
         };
         match wrt {
             Value::Model(_) | Value::Param(_) => {
+                if let Value::Param(cell) = wrt {
+                    self.need_whole(cell, span)?;
+                }
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
                 let grads = self.cell_gradients(loss, &cells, span)?;
-                self.report_missing(&cells, &grads, &[loss], loss_span, span);
-                if let (Value::Param(_), &[Some(grad)]) = (wrt, grads.as_slice()) {
+                self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
+                if let (Value::Param(_), &[Some(grad)]) = (wrt, grads.of_parts.as_slice()) {
                     return Ok(self.graph_value(grad, false));
                 }
-                Ok(self.tree(wrt, cells, grads))
+                Ok(self.tree(wrt, grads))
             }
             Value::List(items) if items.iter().any(|v| !cells_of(v).is_empty() && !v.is_tensor()) => {
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
                 let grads = self.cell_gradients(loss, &cells, span)?;
-                self.report_missing(&cells, &grads, &[loss], loss_span, span);
-                Ok(self.tree(wrt, cells, grads))
+                self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
+                Ok(self.tree(wrt, grads))
             }
             Value::List(items) | Value::Tuple(items) => {
                 let mut values = Vec::with_capacity(items.len());
@@ -184,6 +214,9 @@ impl Evaluator {
                 format!("no gradient is taken with respect to {kind}"),
             ));
         }
+        if let Value::Param(cell) = value {
+            self.need_whole(cell, span)?;
+        }
         let (id, _) = self.tensor_value(value, span)?;
         let ty = self.frame(span)?.graph.ty(id).clone();
         if ty.dtype().is_float() {
@@ -209,10 +242,11 @@ impl Evaluator {
         Ok(values)
     }
 
-    fn tree(&self, root: &Value, cells: Vec<Arc<Cell>>, grads: Vec<Option<ValueId>>) -> Value {
-        let entries = cells
+    fn tree(&self, root: &Value, grads: CellGradients) -> Value {
+        let entries = grads
+            .parts
             .into_iter()
-            .zip(grads)
+            .zip(grads.of_parts)
             .map(|(cell, grad)| (cell, grad.map(|g| self.graph_value(g, false))))
             .collect();
         Value::Tree(Arc::new(Tree { root: root.clone(), entries }))
@@ -316,8 +350,8 @@ impl Evaluator {
         };
         if matches!(function.0, Value::Model(_)) {
             let outputs: Vec<ValueId> = outputs.iter().map(|(o, _)| *o).collect();
-            self.report_missing(&cells, &of_cells, &outputs, span, span);
-            return Ok(Value::tuple(vec![self.tree(&function.0, cells, of_cells), back]));
+            self.report_missing(&cells, &of_cells.of_cells, &outputs, span, span);
+            return Ok(Value::tuple(vec![self.tree(&function.0, of_cells), back]));
         }
         Ok(back)
     }

@@ -216,8 +216,8 @@ impl Evaluator {
                     .label("declared here"),
                 ));
             };
-            cell.set_data(tensor.clone());
-            return Ok(());
+            let (cell, tensor) = (Arc::clone(cell), tensor.clone());
+            return self.set_whole(&cell, tensor, span);
         }
         let is_definition = matches!(
             old,
@@ -225,6 +225,7 @@ impl Evaluator {
                 | Value::Function(_)
                 | Value::ModelDef(_)
                 | Value::OptimizerDef(_)
+                | Value::Hook(_)
                 | Value::Module(_)
         );
         if path.contains('.') || is_definition {
@@ -302,11 +303,12 @@ impl Evaluator {
     }
 
     pub fn arena_bytes(&self) -> u64 {
-        self.arena.bytes()
+        self.runner.as_ref().map_or(0, crate::exec::Runner::arena_bytes)
     }
 
     /// Forgets what was going on when an evaluation ended early; variables stay.
     pub fn reset(&mut self) {
+        self.abandon();
         self.frames.clear();
         self.calls.clear();
         self.building.clear();

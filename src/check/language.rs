@@ -256,7 +256,7 @@ fn int(ev: &mut Evaluator, args: Args, span: Span) -> Eval {
         }
         Value::Stored(stored) => {
             // 64-bit numbers do not all fit in a float.
-            if let Some(tensor) = &stored.data
+            if let Some(tensor) = ev.tensor_of(stored, x.1)?
                 && let Some(&[number]) = tensor.as_slice::<i64>()
             {
                 return Ok(Value::Int(number));

@@ -41,7 +41,7 @@ impl Evaluator {
             diagnostic = diagnostic.secondary(loss_span, "the loss does not depend on them");
         }
         let used: Vec<&Arc<Cell>> = match self.frames.last() {
-            Some(frame) => missing.iter().copied().filter(|c| frame.has_slot(c).is_some()).collect(),
+            Some(frame) => missing.iter().copied().filter(|c| !versions(frame, c).is_empty()).collect(),
             None => Vec::new(),
         };
         let unused = missing.len() - used.len();
@@ -75,13 +75,17 @@ impl Evaluator {
     }
 }
 
+/// The values that a parameter has had in a graph.
+fn versions(frame: &Frame, cell: &Cell) -> Vec<ValueId> {
+    let slot = frame.has_slot(cell).and_then(|slot| frame.slots.get(slot.0 as usize));
+    slot.map_or_else(|| frame.gathers.views_of(cell).collect(), |slot| slot.versions.clone())
+}
+
 /// The op nearest to the loss that stands between it and a parameter, and its name. `None` where
 /// the loss does not depend on the parameter at all.
 fn cut_between(frame: &Frame, cell: &Arc<Cell>, losses: &[ValueId]) -> Option<(NodeId, &'static str)> {
-    let slot = frame.has_slot(cell)?;
-    let versions = &frame.slots.get(slot.0 as usize)?.versions;
     let graph = &frame.graph;
-    let mut depends: FxHashSet<ValueId> = versions.iter().copied().collect();
+    let mut depends: FxHashSet<ValueId> = versions(frame, cell).into_iter().collect();
     for node in graph.nodes() {
         if node.args().iter().any(|a| depends.contains(a)) {
             depends.extend(node.results());

@@ -14,6 +14,7 @@ mod call;
 mod contract;
 mod data;
 mod declarations;
+mod device;
 mod errors;
 mod expr;
 mod files;
@@ -21,6 +22,7 @@ mod frame;
 mod function;
 mod gradient;
 mod held;
+mod hook;
 mod host;
 mod host_call;
 mod index;
@@ -43,11 +45,13 @@ mod resume;
 mod run;
 mod scope;
 mod script;
+mod shard;
 mod step;
 mod step_args;
 mod step_plan;
 mod stmt;
 mod strings;
+mod sync;
 pub mod tensor;
 mod tree;
 mod types;
@@ -76,13 +80,12 @@ use crate::{
     diagnostic::Diagnostic,
     engine::HostTable,
     exec::{
-        Tensor,
+        Device, Runner, Tensor,
         comm::{Alone, Comm},
-        cpu::Arena,
     },
     guard::{CancelToken, Guard, Ledger},
     ir::{DType, OriginId, Type},
-    plan::Plan,
+    plan::{Plan, Target},
     schedule::OrderKind,
     source::{SourceMap, Span},
     syntax::ast::{Ast, Name},
@@ -171,6 +174,10 @@ pub struct Settings {
     pub order: OrderKind,
     /// How many ranks run the program.
     pub world: u32,
+    /// What runs steps.
+    pub device: Device,
+    /// For which device steps are planned.
+    pub target: Target,
 }
 
 /// How far steps are planned.
@@ -200,6 +207,8 @@ impl Default for Settings {
             plans: Arc::default(),
             order: OrderKind::default(),
             world: 1,
+            device: Device::default(),
+            target: Target::default(),
         }
     }
 }
@@ -268,6 +277,8 @@ pub struct Evaluator {
     checked_inits: FxHashSet<(Span, Type)>,
     /// Types of optimizer states, by (place of the expression, type of the parameter).
     state_types: FxHashMap<(Span, Type), Type>,
+    /// Variables of the script that differ between ranks.
+    rank_names: FxHashSet<Name>,
     /// Passes of loops since the host's call began.
     pub passes: u64,
     /// How many script expressions with random numbers there were.
@@ -292,14 +303,17 @@ pub struct Evaluator {
     pending_counts: FxHashMap<String, u64>,
     /// Files that the script saves, in mode Check: they may be missing when it loads them.
     written: FxHashSet<PathBuf>,
-    /// The memory that all steps share.
-    arena: Arena,
+    /// What runs steps, with the memory that all of them share; started by the first one.
+    pub(crate) runner: Option<Runner>,
+    /// A step that a device runs by itself.
+    flight: Option<device::Flight>,
     /// Gradient functions of host ops, elaborated.
     templates: host_call::Templates,
     /// A gradient function of a host op is being elaborated.
     in_template: bool,
     /// The group of ranks that this one belongs to.
     pub comm: Box<dyn Comm>,
+    shards: shard::Shards,
     /// Of this evaluator: objects that hosts hold belong to one.
     pub id: u64,
 }
@@ -307,7 +321,6 @@ pub struct Evaluator {
 impl Evaluator {
     pub fn new(mode: Mode, settings: Settings, sources: SourceMap) -> Evaluator {
         let script = Scope::new(ScopeKind::Script, None);
-        let arena = Arena::new(settings.limits.max_host_bytes);
         let ledger = Arc::new(Ledger::new(settings.limits.max_host_bytes));
         let guard = Guard { cancel: settings.cancel.clone(), ledger };
         Evaluator {
@@ -339,6 +352,7 @@ impl Evaluator {
             declared: None,
             checked_inits: FxHashSet::default(),
             state_types: FxHashMap::default(),
+            rank_names: FxHashSet::default(),
             passes: 0,
             random_calls: 0,
             used_sets: FxHashSet::default(),
@@ -353,10 +367,12 @@ impl Evaluator {
             pending: FxHashMap::default(),
             pending_counts: FxHashMap::default(),
             written: FxHashSet::default(),
-            arena,
+            runner: None,
+            flight: None,
             templates: Default::default(),
             in_template: false,
             comm: Box::new(Alone),
+            shards: shard::Shards::default(),
             id: value::fresh_id(),
         }
     }
@@ -371,6 +387,7 @@ impl Evaluator {
         if !self.judge_declarations(&ast) && self.mode == Mode::Run {
             return Err(Halt::Reported);
         }
+        rank::names_of_rank(&ast, &mut self.rank_names);
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);

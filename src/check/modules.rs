@@ -21,6 +21,7 @@ use crate::{
 /// The modules that come with `tg`, written in the language.
 pub const LIBRARY: &[(&str, &str)] = &[
     ("core", include_str!("../../stdlib/core.tg")),
+    ("hooks", include_str!("../../stdlib/hooks.tg")),
     ("init", include_str!("../../stdlib/init.tg")),
     ("loss", include_str!("../../stdlib/loss.tg")),
     ("metrics", include_str!("../../stdlib/metrics.tg")),

@@ -109,12 +109,7 @@ impl Evaluator {
                 (tensor.value, tensor.weak)
             }
             Value::Stored(stored) => (self.build(span, |f| f.stored_input(stored))?, false),
-            Value::Param(cell) => {
-                if !self.frames.iter().any(|f| f.has_slot(cell).is_some()) {
-                    self.prepare_cell(cell, span)?;
-                }
-                (self.build(span, |f| f.read(cell))?, false)
-            }
+            Value::Param(cell) => (self.parameter_value(cell, span)?, false),
             other => {
                 let kind = other.kind();
                 return Err(self.error(codes::TYPE_MISMATCH, span, format!("expected a tensor, got {kind}")));

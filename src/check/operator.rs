@@ -251,6 +251,7 @@ pub(super) fn equal(a: &Value, b: &Value) -> Option<bool> {
         (Value::Model(x), Value::Model(y)) => x.id == y.id,
         (Value::Param(x), Value::Param(y)) => x.id == y.id,
         (Value::Optimizer(x), Value::Optimizer(y)) => x.id == y.id,
+        (Value::Hook(x), Value::Hook(y)) => x.id == y.id,
         (Value::Function(x), Value::Function(y)) => x.id == y.id,
         (Value::ModelDef(x), Value::ModelDef(y)) => x.id == y.id,
         (Value::OptimizerDef(x), Value::OptimizerDef(y)) => x.id == y.id,

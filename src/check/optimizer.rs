@@ -152,7 +152,7 @@ impl Evaluator {
     ) -> Eval<()> {
         let made_for = lock(&optimizer.made_for);
         let Some(known) = made_for.as_ref() else { return Ok(()) };
-        let Some((other, _)) = pairs.iter().find(|(cell, _)| !known.cells.contains(&cell.id)) else {
+        let Some((other, _)) = pairs.iter().find(|(cell, _)| !holds(known, cell)) else {
             return Ok(());
         };
         let (title, what, place) = (optimizer.name(), known.what.clone(), known.span);
@@ -211,7 +211,7 @@ impl Evaluator {
         self.bind_hyper(optimizer, &scope, t, span)?;
         let place = def.decl.name.span;
         scope.declare(&"p".into(), Value::Param(Arc::clone(updated)), place);
-        scope.declare(&"g".into(), grad, place);
+        scope.declare(&"g".into(), grad.clone(), place);
         scope.declare(&"t".into(), t.clone(), place);
         let mut states: Vec<Arc<Cell>> = master.iter().cloned().collect();
         for (name, init) in &def.decl.states {
@@ -219,6 +219,13 @@ impl Evaluator {
                 self.optimizer_state(optimizer, updated, &cell.name(), &name.name, *init, name.span)?;
             scope.declare(&name.name, Value::Param(Arc::clone(&state)), name.span);
             states.push(state);
+        }
+        let start = self.frame(span)?.graph.len() as u32;
+        let mut seen = Vec::new();
+        let group = cell.group().or_else(|| cell.home()?.group.upgrade());
+        if let (Some(group), Value::Tensor(grad)) = (&group, &grad) {
+            seen.push(grad.value);
+            self.frame(span)?.part_values.insert(grad.value, Arc::clone(group));
         }
         self.enter_call(&title, span, |ev| match ev.block(&cx, &def.decl.body) {
             Ok(_) | Err(Halt::Return(_)) => Ok(Value::Unit),
@@ -232,6 +239,14 @@ impl Evaluator {
                 let rounded = self.build(span, |f| f.graph.cast(value, cell.ty.dtype()))?;
                 self.build(span, |f| f.write(cell, rounded))?;
             }
+        }
+        if let Some(group) = group {
+            let frame = self.frame(span)?;
+            for held in states.iter().chain([cell, updated]).filter(|c| c.ty.shape() == updated.ty.shape()) {
+                let slot = frame.has_slot(held).and_then(|slot| frame.slots.get(slot.0 as usize));
+                seen.extend(slot.iter().flat_map(|slot| &slot.versions));
+            }
+            self.check_elementwise(start, &seen, &group, &format!("`{title}`"), span)?;
         }
         // States that no branch touched are not there at all.
         let frame = self.frame(span)?;
@@ -345,7 +360,7 @@ impl Evaluator {
             return Ok(Arc::clone(state));
         }
         let cx = &optimizer.def.cx;
-        let ty = self.state_type(cx, init, cell, span)?;
+        let ty = self.optimizer_state_type(cx, init, cell, span)?;
         let source = Init::OptimizerState { cx: cx.clone(), expr: init, param: Arc::clone(cell) };
         let state = Cell::new(Arc::clone(name), ty, SlotKind::OptimizerState, span, source);
         state.name_once(&format!("{}.{name}.{}", optimizer.name(), parameter));
@@ -354,13 +369,26 @@ impl Evaluator {
     }
 
     /// The type of `zeros_like(p)` for one parameter.
-    fn state_type(&mut self, cx: &Cx, init: ExprId, cell: &Arc<Cell>, span: Span) -> Eval<Type> {
+    fn optimizer_state_type(&mut self, cx: &Cx, init: ExprId, cell: &Arc<Cell>, span: Span) -> Eval<Type> {
         let key = (cx.ast.expr(init).span, cell.ty.clone());
         if let Some(ty) = self.state_types.get(&key) {
             return Ok(ty.clone());
         }
+        let ty = self.state_type(cx, init, (&"p".into(), cell), span)?;
+        self.state_types.insert(key, ty.clone());
+        Ok(ty)
+    }
+
+    /// The type of the first value of a state; the expression sees a tensor under this name.
+    pub(super) fn state_type(
+        &mut self,
+        cx: &Cx,
+        init: ExprId,
+        (name, cell): (&Name, &Arc<Cell>),
+        span: Span,
+    ) -> Eval<Type> {
         let scope = cx.scope.child(ScopeKind::Body);
-        scope.declare(&"p".into(), Value::Param(Arc::clone(cell)), span);
+        scope.declare(name, Value::Param(Arc::clone(cell)), span);
         let depth = self.frames.len();
         self.frames.push(Frame::new(FrameKind::Init));
         let expr_span = cx.ast.expr(init).span;
@@ -374,12 +402,17 @@ impl Evaluator {
         });
         self.frames.truncate(depth);
         match value? {
-            Some(ty) => {
-                self.state_types.insert(key, ty.clone());
-                Ok(ty)
-            }
+            Some(ty) => Ok(ty),
             None => Err(self.error(codes::TYPE_MISMATCH, expr_span, "a state starts as a tensor")),
         }
+    }
+}
+
+/// Whether an optimizer is made for a parameter, or for all of those that a rank's part is of.
+fn holds(made_for: &MadeFor, cell: &Cell) -> bool {
+    match cell.group() {
+        Some(group) => group.members.iter().all(|m| made_for.cells.contains(&m.cell.id)),
+        None => made_for.cells.contains(&cell.id),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What outlives a step: parameters, states, the models and optimizers that hold them.
 
-use std::sync::{Arc, Mutex, atomic::AtomicU64};
+use std::sync::{Arc, Mutex, Weak, atomic::AtomicU64};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -9,8 +9,9 @@ use super::{
     value::{Cx, ModelDef, OptimizerDef, Value, fresh_id, lock},
 };
 use crate::{
-    exec::Tensor,
-    ir::{DType, SlotKind, Type},
+    exec::{Persistent, Tensor},
+    ir::{DType, Shard, SlotKind, Type},
+    ops::OpError,
     source::Span,
     syntax::ast::{ExprId, Name},
 };
@@ -29,10 +30,19 @@ pub enum Init {
         expr: ExprId,
         param: Arc<Cell>,
     },
+    /// The state of a hook: the expression sees zeros of this type under the bucket's name.
+    HookState {
+        cx: Cx,
+        expr: ExprId,
+        bucket: Name,
+        ty: Type,
+    },
     /// An optimizer's copy of a parameter in another float type.
     Master {
         param: Arc<Cell>,
     },
+    /// This rank's part of the parameters of a unit.
+    Shard(Arc<Group>),
 }
 
 /// A persistent tensor: a parameter, the state of a model, the state of an optimizer.
@@ -46,7 +56,51 @@ pub struct Cell {
     name: Mutex<Option<Arc<str>>>,
     /// What it is called where no variable holds its model: the declared name.
     pub short_name: Name,
-    data: Mutex<Option<Tensor>>,
+    data: Mutex<Option<Persistent>>,
+    /// Where the parameter is, if it is spread over the ranks.
+    home: Mutex<Option<Home>>,
+}
+
+/// The group of a parameter that is spread over the ranks.
+#[derive(Clone)]
+pub struct Home {
+    pub group: Weak<Group>,
+    /// The tensor that holds this rank's part of the group. None where there is one rank: then the
+    /// parameter is its own part.
+    pub part: Option<Weak<Cell>>,
+}
+
+/// Parameters that are one vector, of which each rank holds a part.
+pub struct Group {
+    /// The unit that they belong to, and its name.
+    pub unit: u64,
+    pub title: Arc<str>,
+    /// All of one dtype and kind of the unit, not a single one.
+    pub is_flat: bool,
+    pub shard: Shard,
+    /// Elements of the vector with the padding behind them.
+    pub padded: usize,
+    pub members: Vec<Member>,
+    /// The `shard` statement.
+    pub span: Span,
+}
+
+/// A parameter in a group.
+pub struct Member {
+    pub cell: Arc<Cell>,
+    /// Of its first element in the vector.
+    pub start: usize,
+}
+
+impl Group {
+    pub fn member(&self, cell: &Cell) -> Option<&Member> {
+        self.members.iter().find(|m| m.cell.id == cell.id)
+    }
+
+    /// Elements of one rank's part.
+    pub fn part(&self) -> usize {
+        self.padded / self.shard.world.max(1) as usize
+    }
 }
 
 impl Cell {
@@ -60,7 +114,34 @@ impl Cell {
             name: Mutex::new(None),
             short_name,
             data: Mutex::new(None),
+            home: Mutex::new(None),
         })
+    }
+
+    /// Where a parameter is that is spread over the ranks.
+    pub fn home(&self) -> Option<Home> {
+        lock(&self.home).clone()
+    }
+
+    pub fn set_home(&self, home: Home) {
+        *lock(&self.home) = Some(home);
+    }
+
+    /// The tensor with this rank's part of the parameter, and the group that it is of. None where
+    /// the parameter is whole on every rank.
+    pub fn part(&self) -> Option<(Arc<Cell>, Arc<Group>)> {
+        let home = self.home()?;
+        Some((home.part?.upgrade()?, home.group.upgrade()?))
+    }
+
+    /// The group that this is a rank's part of: its parameters, or a state of an optimizer for each of
+    /// their elements.
+    pub fn group(&self) -> Option<Arc<Group>> {
+        match &self.init {
+            Init::Shard(group) => Some(Arc::clone(group)),
+            Init::OptimizerState { param, .. } | Init::Master { param } => param.group(),
+            Init::Expr { .. } | Init::Zeros | Init::HookState { .. } => None,
+        }
     }
 
     /// The dotted name.
@@ -77,8 +158,9 @@ impl Cell {
         lock(&self.name).is_some()
     }
 
-    pub fn data(&self) -> Option<Tensor> {
-        lock(&self.data).clone()
+    /// Its value, if it has one; an error where a device that has it does not give it back.
+    pub fn data(&self) -> Result<Option<Tensor>, OpError> {
+        lock(&self.data).as_mut().map(Persistent::host).transpose()
     }
 
     pub fn has_data(&self) -> bool {
@@ -86,12 +168,26 @@ impl Cell {
     }
 
     pub fn set_data(&self, tensor: Tensor) {
-        *lock(&self.data) = Some(tensor);
+        let mut data = lock(&self.data);
+        match data.as_mut() {
+            Some(persistent) => persistent.set(tensor),
+            None => *data = Some(tensor.into()),
+        }
     }
 
-    /// Takes the tensor out, so that a step can change it without a copy.
-    pub fn take_data(&self) -> Option<Tensor> {
+    /// Takes the tensor out, wherever it is, so that a step can change it without a copy.
+    pub fn take_data(&self) -> Option<Persistent> {
         lock(&self.data).take()
+    }
+
+    /// Takes its value out, from a device where that has it.
+    pub fn take_tensor(&self) -> Result<Option<Tensor>, OpError> {
+        self.take_data().map(|mut data| data.host()).transpose()
+    }
+
+    /// Puts back what [`Cell::take_data`] gave.
+    pub fn put_data(&self, data: Persistent) {
+        *lock(&self.data) = Some(data);
     }
 
     pub fn is_trainable(&self) -> bool {

@@ -6,7 +6,10 @@ use std::sync::{
 };
 
 use super::value::lock;
-use crate::{ir::Graph, plan::Plan};
+use crate::{
+    ir::Graph,
+    plan::{Plan, Target},
+};
 
 /// How many plans are kept. A program has few steps; a session that compiles ever new shapes must
 /// not hold all of them for it.
@@ -57,11 +60,12 @@ impl PlanCache {
         name: &Arc<str>,
         graph: &Arc<Graph>,
         budget: Option<u64>,
-        is_proved: bool,
+        (target, is_proved): (Target, bool),
         plan: impl FnOnce() -> Result<Made, E>,
     ) -> Result<Known, E> {
         let fits = |entry: &Entry| {
             entry.is_proved >= is_proved
+                && entry.known.plan.target == target
                 && entry.budget == budget
                 && entry.name == *name
                 && (Arc::ptr_eq(&entry.graph, graph) || entry.graph == *graph)

@@ -1,10 +1,13 @@
 //! Programs that several ranks run: `rank`, `world`, what only rank 0 does, what all do together.
 
+use rustc_hash::FxHashSet;
+
 use super::{
     Evaluator,
     errors::{Eval, Halt},
     frame::{FrameKind, ScalarBinding, mix},
     value::{Unknown, Value},
+    walk,
 };
 use crate::{
     codes,
@@ -13,6 +16,10 @@ use crate::{
     ir::{DType, Graph, NodeId, ScalarSource, Type, ValueId},
     ops::{CollectiveKind, Op},
     source::{SourceMap, Span},
+    syntax::{
+        ast::{Ast, Block, ExprId, ExprKind, Name, StmtKind},
+        children::Child,
+    },
 };
 
 /// The key of the rank among the scalars of a frame: no object has this number.
@@ -45,6 +52,29 @@ impl Evaluator {
                 Ok(self.graph_value(id, true))
             }
         }
+    }
+
+    /// An error where a step uses a number of the script that differs between ranks.
+    pub(super) fn check_same_on_ranks(
+        &mut self,
+        name: &Name,
+        value: &Value,
+        bound: Span,
+        span: Span,
+    ) -> Eval<()> {
+        if !self.rank_names.contains(name) || !is_built_in(value) {
+            return Ok(());
+        }
+        Err(self.report(
+            Diagnostic::error(
+                codes::DEPENDS_ON_RANK,
+                span,
+                format!("`{name}` differs between ranks, and is part of a graph that they share"),
+            )
+            .secondary(bound, "worked out from `rank` in the script")
+            .note("all ranks run one graph, so that their collectives meet")
+            .help(format!("in graph code `rank` itself is a number that is known when the step runs; or declare an argument, `{name}: f32`")),
+        ))
     }
 
     /// A condition of graph code that is a tensor: what to do instead depends on what it is made of.
@@ -99,8 +129,79 @@ impl Evaluator {
     }
 }
 
+/// The variables of the script whose values are worked out from `rank`, and differ between ranks. What a
+/// call gives is left out, but for conversions of numbers: steps may make values equal again.
+pub(super) fn names_of_rank(ast: &Ast, known: &mut FxHashSet<Name>) {
+    let whole = Block { stmts: ast.body.clone(), tail: None, span: Span::default() };
+    loop {
+        let before = known.len();
+        let mut found: Vec<Name> = Vec::new();
+        walk::walk_block(ast, &whole, &mut |item| match item {
+            walk::Item::Stmt(id) => match &ast.stmt(id).kind {
+                StmtKind::Let { names, value, .. } | StmtKind::For { names, iter: value, .. }
+                    if mentions(ast, *value, known) =>
+                {
+                    found.extend(names.iter().map(|n| Name::clone(&n.name)));
+                }
+                StmtKind::Assign { targets, value, .. } if mentions(ast, *value, known) => {
+                    found.extend(targets.iter().filter_map(|&t| walk::root_name(ast, t)).cloned());
+                }
+                _ => {}
+            },
+            walk::Item::Expr(id) => {
+                if let ExprKind::If { condition, then, otherwise } = &ast.expr(id).kind
+                    && mentions(ast, *condition, known)
+                {
+                    found.extend(walk::assigned_names(ast, then));
+                    if let Some(ExprKind::Block(block)) = otherwise.map(|o| &ast.expr(o).kind) {
+                        found.extend(walk::assigned_names(ast, block));
+                    }
+                }
+            }
+        });
+        known.extend(found);
+        if known.len() == before {
+            return;
+        }
+    }
+}
+
+/// Whether the value of an expression follows from `rank` or one of these names.
+fn mentions(ast: &Ast, value: ExprId, known: &FxHashSet<Name>) -> bool {
+    const NUMBERS: [&str; 7] = ["int", "float", "str", "abs", "min", "max", "range"];
+    let mut todo = vec![value];
+    while let Some(id) = todo.pop() {
+        match &ast.expr(id).kind {
+            ExprKind::Name(name) if &**name == "rank" || known.contains(name) => return true,
+            ExprKind::Call { callee, args } => {
+                let is_number =
+                    matches!(&ast.expr(*callee).kind, ExprKind::Name(n) if NUMBERS.contains(&&**n));
+                if is_number {
+                    todo.extend(args.iter().map(|a| a.value));
+                }
+            }
+            kind => kind.for_each_child(&mut |child| {
+                if let Child::Expr(id) = child {
+                    todo.push(id);
+                }
+            }),
+        }
+    }
+    false
+}
+
+/// Whether a value goes into a graph as it is: what differs there makes another graph.
+fn is_built_in(value: &Value) -> bool {
+    match value {
+        Value::Int(_) | Value::Float(_) | Value::Bool(_) | Value::Str(_) | Value::Range(_) => true,
+        Value::Unknown(unknown) => *unknown != Unknown::Any,
+        Value::List(items) | Value::Tuple(items) => items.iter().any(is_built_in),
+        _ => false,
+    }
+}
+
 /// `train.tg:12`, without the folder: ranks may run on machines with other folders.
-fn line_of(sources: &SourceMap, span: Span) -> String {
+pub(super) fn line_of(sources: &SourceMap, span: Span) -> String {
     let Some(file) = sources.get(span.file) else { return String::new() };
     let name = file.name.rsplit(['/', '\\']).next().unwrap_or_default();
     format!("{name}:{}", sources.start(span).line)
@@ -119,7 +220,7 @@ pub(super) fn place_of(sources: &SourceMap, graph: &Graph, node: NodeId) -> Stri
 /// Whether a value is computed from the number of the rank alone and constants.
 fn depends_on_rank(graph: &Graph, value: ValueId) -> bool {
     let mut todo = vec![value];
-    let mut seen = rustc_hash::FxHashSet::default();
+    let mut seen = FxHashSet::default();
     while let Some(value) = todo.pop() {
         if !seen.insert(value) {
             continue;

@@ -36,6 +36,7 @@ impl Evaluator {
 
     fn region(&mut self, cx: &Cx, options: Options, body: &Block, span: Span) -> Eval {
         let frame = self.frame_at(span)?;
+        frame.end_gather();
         let graph = &mut frame.graph;
         let id = RegionId(graph.regions.len() as u32);
         let (start, first_value) = (graph.len() as u32, graph.value_count() as u32);
@@ -64,6 +65,7 @@ impl Evaluator {
             _ => Ok(Vec::new()),
         };
         let frame = self.frame(span)?;
+        frame.end_gather();
         let mut outputs: Vec<ValueId> = Vec::new();
         if let Ok(value) = &result {
             collect_tensors(value, &mut |t| outputs.push(t.value));

@@ -61,7 +61,7 @@ fn bound_names(stmt: &StmtKind) -> Vec<&Ident> {
         StmtKind::Use { path, alias } => alias.as_ref().or(path.last()).into_iter().collect(),
         StmtKind::Fn(decl) | StmtKind::Step(decl) => vec![&decl.name],
         StmtKind::Model(decl) => vec![&decl.name],
-        StmtKind::Optimizer(decl) => vec![&decl.name],
+        StmtKind::Optimizer(decl) | StmtKind::Hook(decl) => vec![&decl.name],
         StmtKind::Param(decl) | StmtKind::State(decl) => vec![&decl.name],
         _ => Vec::new(),
     }
@@ -90,7 +90,8 @@ impl<'a> Resolver<'a> {
         match stmt {
             StmtKind::Fn(decl) | StmtKind::Step(decl) => self.function(decl),
             StmtKind::Model(decl) => self.model(decl),
-            StmtKind::Optimizer(decl) => self.optimizer(decl),
+            StmtKind::Optimizer(decl) => self.optimizer(decl, &["p", "g", "t"]),
+            StmtKind::Hook(decl) => self.optimizer(decl, &[]),
             _ => {}
         }
     }
@@ -118,10 +119,10 @@ impl<'a> Resolver<'a> {
         });
     }
 
-    fn optimizer(&mut self, decl: &'a OptimizerDecl) {
+    fn optimizer(&mut self, decl: &'a OptimizerDecl, given: &[&str]) {
         self.scoped(|r| {
             r.params(&decl.params);
-            ["p", "g", "t"].into_iter().for_each(|n| r.bind(&n.into()));
+            given.iter().copied().for_each(|n| r.bind(&n.into()));
             decl.states.iter().for_each(|(name, _)| r.bind(&name.name));
             decl.states.iter().for_each(|(_, init)| r.expr(*init));
             r.block(&decl.body);
@@ -174,7 +175,11 @@ impl<'a> Resolver<'a> {
         for &id in stmts {
             if matches!(
                 ast.stmt(id).kind,
-                StmtKind::Fn(_) | StmtKind::Model(_) | StmtKind::Step(_) | StmtKind::Optimizer(_)
+                StmtKind::Fn(_)
+                    | StmtKind::Model(_)
+                    | StmtKind::Step(_)
+                    | StmtKind::Optimizer(_)
+                    | StmtKind::Hook(_)
             ) {
                 bound_names(&ast.stmt(id).kind).iter().for_each(|n| self.bind(&n.name));
             }
@@ -197,7 +202,11 @@ impl<'a> Resolver<'a> {
                 self.args(settings);
                 self.scoped(|r| r.block(body));
             }
-            StmtKind::Fn(_) | StmtKind::Step(_) | StmtKind::Model(_) | StmtKind::Optimizer(_) => {
+            StmtKind::Fn(_)
+            | StmtKind::Step(_)
+            | StmtKind::Model(_)
+            | StmtKind::Optimizer(_)
+            | StmtKind::Hook(_) => {
                 self.declaration(stmt);
             }
             StmtKind::Let { ty, value, .. } => {
@@ -226,6 +235,14 @@ impl<'a> Resolver<'a> {
             }
             StmtKind::Update { target, with, grads } => {
                 [*target, *with, *grads].into_iter().for_each(|e| self.expr(e));
+            }
+            StmtKind::Shard(decl) => {
+                [decl.target, decl.unit].into_iter().chain(decl.over).for_each(|e| self.expr(e));
+                self.args(&decl.options);
+            }
+            StmtKind::Sync { target, over, with, options } => {
+                [*target, *over].into_iter().chain(*with).for_each(|e| self.expr(e));
+                self.args(options);
             }
             StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => self.expr(*limit),
             StmtKind::Error(_) | StmtKind::Use { .. } | StmtKind::Allow(_) => {}

@@ -124,7 +124,7 @@ impl Evaluator {
         chain(scope).iter().map(bound).collect()
     }
 
-    /// Adds the position and the variables to what a `save` writes.
+    /// Adds the position and the variables to what a `save` writes. Nothing is on its way.
     pub(super) fn save_position(&mut self, tensors: &mut Vec<(String, Tensor)>, notes: &mut Notes) {
         let innermost = self.loops.len().saturating_sub(1);
         let mut loops: Vec<Json> = Vec::new();
@@ -444,7 +444,7 @@ fn encode(value: &Value, name: &str, tensors: &mut Vec<(String, Tensor)>) -> Opt
         Value::Tuple(items) => Some(json!({ "tuple": Json::Array(all(items)?) })),
         Value::Stored(stored) => {
             let key = format!("{name}.{}", tensors.len());
-            tensors.push((key.clone(), stored.data.clone()?));
+            tensors.push((key.clone(), stored.ready().cloned()?));
             Some(json!({ "tensor": key }))
         }
         _ => None,

@@ -13,9 +13,10 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     exec::{
-        Tensor,
+        Persistent, Tensor,
         comm::Link,
         cpu::{self, ScalarPage},
+        on_host,
     },
     guard::OutOfMemory,
     ir::{Graph, Output, Type, ValueId},
@@ -37,13 +38,13 @@ enum Initial {
 /// panic of a kernel unwinds: an empty cell would be given its first value again.
 pub(super) struct TakenSlots<'a> {
     cells: &'a [Arc<Cell>],
-    pub tensors: Vec<Tensor>,
+    pub slots: Vec<Persistent>,
 }
 
 impl Drop for TakenSlots<'_> {
     fn drop(&mut self) {
-        for (cell, tensor) in self.cells.iter().zip(std::mem::take(&mut self.tensors)) {
-            cell.set_data(tensor);
+        for (cell, slot) in self.cells.iter().zip(std::mem::take(&mut self.slots)) {
+            cell.put_data(slot);
         }
     }
 }
@@ -69,6 +70,7 @@ impl Evaluator {
 
     /// Runs a finished graph of the script; the tensors in `value` become tensors of the script.
     fn finish(&mut self, mut frame: Frame, value: Value, span: Span) -> Eval {
+        frame.end_gather();
         let mut outputs: Vec<ValueId> = Vec::new();
         let id = frame.id;
         collect_tensors(&value, &mut |tensor| {
@@ -139,7 +141,7 @@ impl Evaluator {
     }
 
     /// A parameter or state that there is no memory for.
-    fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
+    pub(super) fn out_of_memory(&mut self, cell: &Cell, error: OutOfMemory, span: Span) -> Halt {
         let message = format!("no memory for `{}`: {error}", cell.name());
         self.report(Diagnostic::error(codes::LIMIT, span, message).secondary(cell.span, "declared here"))
     }
@@ -155,9 +157,9 @@ impl Evaluator {
         for source in sources {
             let tensor = match source {
                 InputSource::Argument(k) => arguments.get(*k).cloned(),
-                InputSource::Stored(stored) => stored.data.clone(),
+                InputSource::Stored(stored) => self.tensor_of(stored, span)?,
                 InputSource::Captured { scope, name } => match scope.get(name).map(|b| b.value) {
-                    Some(Value::Stored(stored)) => stored.data.clone(),
+                    Some(Value::Stored(stored)) => self.tensor_of(&stored, span)?,
                     _ => None,
                 },
             };
@@ -184,6 +186,8 @@ impl Evaluator {
         page: &ScalarPage,
         span: Span,
     ) -> Eval<Vec<Tensor>> {
+        // What the script computes with is to be right.
+        self.land()?;
         let mut slots = self.take_slots(cells, span)?;
         let output = Arc::clone(&self.output);
         let sources = &self.sources;
@@ -192,9 +196,32 @@ impl Evaluator {
         let mut show = |label: &str, tensor: &Tensor| {
             (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
         };
-        let result = cpu::eval_among(graph, &mut slots.tensors, inputs, page, &mut show, &mut link);
+        // What is only read may stay on a device.
+        let mut written = vec![false; cells.len()];
+        for node in graph.nodes() {
+            if let Op::Write(write) = node.op()
+                && let Some(written) = written.get_mut(write.slot.0 as usize)
+            {
+                *written = true;
+            }
+        }
+        let is_written = |slot: usize| written.get(slot).copied().unwrap_or(true);
+        let result = on_host(&mut slots.slots, &is_written, |tensors| {
+            cpu::eval_among(graph, tensors, inputs, page, &mut show, &mut link)
+        });
         drop(slots);
+        let result = result.unwrap_or_else(|error| Err(cpu::RunError::of_no_op(error)));
         result.map_err(|error| self.run_error(error, graph, span))
+    }
+
+    /// The value of a parameter or state, if it has one: from a device where that has it.
+    pub(super) fn cell_data(&mut self, cell: &Cell, span: Span) -> Eval<Option<Tensor>> {
+        self.land()?;
+        cell.data().map_err(|error| {
+            let mut diagnostic = Diagnostic::error(codes::RUN_FAILED, span, error.message);
+            diagnostic.help.extend(error.help);
+            self.report(diagnostic.secondary(cell.span, format!("`{}` is declared here", cell.name())))
+        })
     }
 
     /// The tensors of cells, taken out so that they can be changed in place.
@@ -202,10 +229,10 @@ impl Evaluator {
         for cell in cells {
             self.prepare_cell(cell, span)?;
         }
-        let mut slots = TakenSlots { cells, tensors: Vec::with_capacity(cells.len()) };
+        let mut slots = TakenSlots { cells, slots: Vec::with_capacity(cells.len()) };
         for cell in cells {
             match cell.take_data() {
-                Some(tensor) => slots.tensors.push(tensor),
+                Some(slot) => slots.slots.push(slot),
                 None => {
                     let name = cell.name();
                     return Err(self.error(codes::INTERNAL, span, format!("`{name}` has no value")));
@@ -217,6 +244,17 @@ impl Evaluator {
 
     /// An op that failed while a graph ran, at the call and in the line that it comes from.
     pub(super) fn run_error(&mut self, error: cpu::RunError, graph: &Graph, span: Span) -> Halt {
+        self.run_error_with(error, graph, span, Vec::new())
+    }
+
+    /// The same, with what is to be told beside.
+    pub(super) fn run_error_with(
+        &mut self,
+        error: cpu::RunError,
+        graph: &Graph,
+        span: Span,
+        notes: Vec<String>,
+    ) -> Halt {
         if error.is_cancelled() || self.cancelled() {
             return Halt::Cancelled;
         }
@@ -244,6 +282,7 @@ impl Evaluator {
                 }
             }
         }
+        diagnostic.notes.extend(notes);
         diagnostic.help.extend(error.error.help);
         self.report(diagnostic)
     }
@@ -255,7 +294,7 @@ impl Evaluator {
         }
         if self.mode == Mode::Check {
             let key = (cell.span, cell.ty.clone());
-            if matches!(cell.init, Init::Zeros) || !self.checked_inits.insert(key) {
+            if matches!(cell.init, Init::Zeros | Init::Shard(_)) || !self.checked_inits.insert(key) {
                 return Ok(());
             }
         }
@@ -266,7 +305,16 @@ impl Evaluator {
             cell.set_data(tensor);
             return Ok(());
         }
+        if let Some(group) = cell.group()
+            && self.pending_part(cell, &group, span)?
+        {
+            return Ok(());
+        }
         let initial = match &cell.init {
+            Init::Shard(group) => {
+                let group = Arc::clone(group);
+                return self.prepare_part(cell, &group, span);
+            }
             Init::Zeros => {
                 let zeros = Tensor::try_zeros(cell.ty.clone());
                 cell.set_data(zeros.map_err(|error| self.out_of_memory(cell, error, span))?);
@@ -276,6 +324,11 @@ impl Evaluator {
             Init::Master { param } => {
                 self.prepare_cell(param, span)?;
                 Initial::Value(Value::Param(Arc::clone(param)))
+            }
+            Init::HookState { cx, expr, bucket, ty } => {
+                let scope = cx.scope.child(ScopeKind::Body);
+                scope.declare(bucket, Value::Param(super::hook::zeros(bucket, ty, cell.span)), cell.span);
+                Initial::Expr(cx.in_scope(scope), *expr)
             }
             Init::OptimizerState { cx, expr, param } => {
                 if self.mode == Mode::Run {
@@ -411,9 +464,9 @@ mod tests {
         let cells = [Cell::new("w".into(), ty.clone(), kind, Span::default(), Init::Zeros)];
         cells[0].set_data(Tensor::zeros(ty));
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let tensors = cells.iter().filter_map(|c| c.take_data()).collect();
-            let slots = TakenSlots { cells: &cells, tensors };
-            assert!(!cells[0].has_data() && slots.tensors.is_empty(), "a kernel fails");
+            let taken = cells.iter().filter_map(|c| c.take_data()).collect();
+            let slots = TakenSlots { cells: &cells, slots: taken };
+            assert!(!cells[0].has_data() && slots.slots.is_empty(), "a kernel fails");
         }));
         assert!(result.is_err() && cells[0].has_data());
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, atomic::Ordering};
 use super::{
     Evaluator, Mode,
     args::Args,
+    device::Flight,
     errors::{Eval, Halt},
     frame::{Budget, Capture, Ensure, Frame, FrameKind, InputSource, ScalarBinding},
     operator::equal,
@@ -20,11 +21,12 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     exec::{
-        Tensor,
+        Call, Device, Prepared, Tensor,
         comm::Link,
-        cpu::{Executable, RunError, ScalarPage},
+        cpu::{RunError, ScalarPage},
     },
-    ir::{Graph, NodeId, Origin, Output, Type, ValueId},
+    ir::{Graph, Origin, Output, Type, ValueId},
+    ops::Cause,
     plan::Plan,
     source::Span,
 };
@@ -36,7 +38,7 @@ pub struct Compiled {
     /// As elaborated.
     pub graph: Arc<Graph>,
     pub plan: Mutex<Option<Arc<Plan>>>,
-    executable: Mutex<Option<Executable>>,
+    pub(super) executable: Mutex<Option<Prepared>>,
     cells: Vec<Arc<Cell>>,
     inputs: Vec<InputSource>,
     scalars: Vec<ScalarBinding>,
@@ -48,6 +50,13 @@ pub struct Compiled {
     /// With the regions that the budget adds, once they are chosen.
     pub(super) fitted: Mutex<Option<Arc<Graph>>>,
     updates: Vec<Arc<Optimizer>>,
+}
+
+impl Compiled {
+    /// Whether the step reads or writes a persistent tensor.
+    pub(super) fn uses(&self, cell: &Cell) -> bool {
+        self.cells.iter().any(|c| c.id == cell.id)
+    }
 }
 
 impl Evaluator {
@@ -75,10 +84,7 @@ impl Evaluator {
             return Ok(fill(&compiled.template, &outputs));
         }
         let results = self.run_step(step, &compiled, &flat, span)?;
-        let outputs: Vec<Value> = results
-            .into_iter()
-            .map(|tensor| Value::Stored(Stored::new(tensor.ty().clone(), Some(tensor))))
-            .collect();
+        let outputs: Vec<Value> = results.into_iter().map(Value::Stored).collect();
         Ok(fill(&compiled.template, &outputs))
     }
 
@@ -145,6 +151,7 @@ impl Evaluator {
         });
         self.frames.truncate(depth + 1);
         let Some(mut frame) = self.frames.pop() else { return Err(Halt::Reported) };
+        frame.end_gather();
         let result = result?;
         let (template, output_types) = self.outputs(&mut frame, step, &result);
         self.verify_releases(&frame);
@@ -199,20 +206,24 @@ impl Evaluator {
     fn run_step(
         &mut self,
         step: &Arc<Step>,
-        compiled: &Compiled,
+        compiled: &Arc<Compiled>,
         flat: &Flat,
         span: Span,
-    ) -> Eval<Vec<Tensor>> {
-        let arguments: Vec<Tensor> = flat.tensors.iter().filter_map(|s| s.data.clone()).collect();
+    ) -> Eval<Vec<Arc<Stored>>> {
+        let mut arguments: Vec<Tensor> = Vec::with_capacity(flat.tensors.len());
+        for stored in &flat.tensors {
+            arguments.extend(self.tensor_of(stored, span)?);
+        }
         let inputs = self.input_tensors(&compiled.inputs, &arguments, span)?;
         let rank = self.comm.rank();
         let values = compiled.scalars.iter().map(|s| scalar_value(s, flat, rank)).collect();
         let page = ScalarPage { values, seed: self.step_seed(), step: step.runs.load(Ordering::Relaxed) };
         let plan = self.plan_of(step, compiled, span)?;
+        let planned_step = Arc::clone(&plan);
         let graph = Arc::clone(&plan.graph);
         let planned = plan.schedule.arena_bytes;
         let (peak, limit) = (plan.peak_bytes(), self.settings.limits.max_host_bytes);
-        if peak > limit {
+        if peak > limit && self.settings.device == Device::Cpu {
             return Err(self.report(
                 Diagnostic::error(
                     codes::LIMIT,
@@ -222,34 +233,59 @@ impl Evaluator {
                 .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
             ));
         }
+        self.upload_ahead(compiled, &inputs, &page, &graph, span)?;
+        self.land()?;
         let mut slots = self.take_slots(&compiled.cells, span)?;
+        let mut runner = self.take_runner(span)?;
         let taken = lock(&compiled.executable).take();
-        let executable = match taken {
-            Some(executable) => Ok(executable),
-            None => Executable::new(plan),
+        let prepared = match taken {
+            Some(prepared) => Ok(prepared),
+            None => runner.prepare(plan),
         };
-        let result = match executable {
-            Ok(mut executable) => {
+        let result = match prepared {
+            Ok(mut prepared) => {
                 let output = Arc::clone(&self.output);
-                executable.set_printer(Some(Box::new(move |label, tensor| {
+                let printer = Box::new(move |label: &str, tensor: &Tensor| {
                     (lock(&output))(&format!("{label}: {}", crate::script::print::tensor(tensor)));
-                })));
+                });
                 let cancel = self.guard.cancel.clone();
                 let sources = &self.sources;
                 let place = |graph: &Graph, node| place_of(sources, graph, node);
                 let mut link = Link { comm: &mut *self.comm, place: &place };
-                let slots = &mut slots.tensors;
-                let arena = &mut self.arena;
-                let result = executable.run_among(arena, slots, &inputs, &page, cancel.flag(), &mut link);
-                *lock(&compiled.executable) = Some(executable);
+                let (inputs, page, cancel) = (&*inputs, &page, cancel.flag());
+                let call = Call { inputs, page, cancel, link: &mut link, printer };
+                let result = runner.start(&mut prepared, &mut slots.slots, call);
+                *lock(&compiled.executable) = Some(prepared);
                 result
             }
-            Err(error) => Err(RunError { node: NodeId(0), error }),
+            Err(error) => Err(RunError::of_no_op(error)),
         };
         drop(slots);
-        let run = result.map_err(|error| self.run_error(error, &graph, span))?;
-        debug_assert_eq!(run.high_water_bytes, planned, "the plan states what `{}` uses", step.name());
-        let results = run.outputs;
+        self.runner = Some(runner);
+        let run = result.map_err(|error| {
+            let is_short = error.error.cause == Cause::Limit && self.settings.device != Device::Cpu;
+            let notes = if is_short { self.peak_notes(&planned_step) } else { Vec::new() };
+            self.run_error_with(error, &graph, span, notes)
+        })?;
+        let results = match run {
+            Some(run) => {
+                debug_assert_eq!(
+                    run.high_water_bytes,
+                    planned,
+                    "the plan states what `{}` uses",
+                    step.name()
+                );
+                let stored = |tensor: Tensor| Stored::new(tensor.ty().clone(), Some(tensor));
+                run.outputs.into_iter().map(stored).collect()
+            }
+            None => {
+                let outputs: Vec<Arc<Stored>> =
+                    compiled.output_types.iter().map(|ty| Stored::promised(ty.clone())).collect();
+                let (compiled, promised) = (Arc::clone(compiled), outputs.clone());
+                self.flight = Some(Flight { compiled, graph, planned, page, span, promised });
+                outputs
+            }
+        };
         step.runs.fetch_add(1, Ordering::Relaxed);
         for optimizer in &compiled.updates {
             optimizer.count.fetch_add(1, Ordering::Relaxed);

@@ -97,7 +97,7 @@ impl Evaluator {
         let mut flat = Flat::default();
         for (param, (value, at)) in step.decl.params.iter().zip(values) {
             match Self::scalar_dtype(param.ty.as_ref()) {
-                Some(dtype) => match self.scalar_argument(value) {
+                Some(dtype) => match self.scalar_argument(value, span)? {
                     Some(number) => {
                         flat.key.push(KeyPart::Scalar(dtype));
                         flat.scalars.push(number);
@@ -121,17 +121,17 @@ impl Evaluator {
         Ok(flat)
     }
 
-    fn scalar_argument(&self, value: &Value) -> Option<f64> {
-        match value {
+    fn scalar_argument(&mut self, value: &Value, span: Span) -> Eval<Option<f64>> {
+        Ok(match value {
             Value::Stored(stored) if stored.ty.elements() == 1 => {
-                Some(stored.data.as_ref().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
+                Some(self.tensor_of(stored, span)?.and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
-            Value::Param(cell) if cell.ty.elements() == 1 => {
-                Some(cell.data().and_then(|t| t.get_f64(0)).unwrap_or(0.5))
+            Value::Param(cell) if cell.ty.elements() == 1 && cell.part().is_none() => {
+                Some(self.cell_data(cell, span)?.and_then(|t| t.get_f64(0)).unwrap_or(0.5))
             }
             Value::Unknown(Unknown::Any) => Some(0.5),
             other => super::operator::number(other).map(|(n, _)| n.as_f64()),
-        }
+        })
     }
 
     fn flatten_value(&mut self, value: &Value, flat: &mut Flat, at: Span, span: Span) -> Eval<()> {
@@ -141,8 +141,8 @@ impl Evaluator {
                 KeyPart::Tensor(stored.ty.clone())
             }
             Value::Param(cell) => {
-                self.prepare_cell(cell, span)?;
-                flat.tensors.push(Stored::new(cell.ty.clone(), cell.data()));
+                let data = self.whole_data(cell, span)?;
+                flat.tensors.push(Stored::new(cell.ty.clone(), data));
                 KeyPart::Tensor(cell.ty.clone())
             }
             Value::Int(value) | Value::Unknown(Unknown::Int(value)) => KeyPart::Int(*value),
@@ -184,6 +184,7 @@ impl Evaluator {
             Value::ModelDef(def) => KeyPart::Object(def.id),
             Value::OptimizerDef(def) => KeyPart::Object(def.id),
             Value::Optimizer(optimizer) => KeyPart::Object(optimizer.id),
+            Value::Hook(hook) => KeyPart::Object(hook.id),
             Value::TensorFunction(function) => KeyPart::Str(function.name.into()),
             Value::Builtin(builtin) => KeyPart::Str(builtin.name.into()),
             Value::HostFunction(function) => KeyPart::Str(function.name().into()),

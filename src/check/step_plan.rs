@@ -30,6 +30,16 @@ impl Evaluator {
         if let Some(plan) = lock(&compiled.plan).clone() {
             return Ok(plan);
         }
+        if let Some(budget) = compiled.budget.filter(|_| !compiled.graph.shards.is_empty()) {
+            return Err(self.report(
+                Diagnostic::error(
+                    codes::BAD_OPTION,
+                    budget.span,
+                    "`budget` in a step whose model is spread over the ranks",
+                )
+                .help("choose what is recomputed by `checkpoint < … >`, a unit or more at a time"),
+            ));
+        }
         let prove = self.settings.planning == Planning::Proved;
         let of_every_order = prove || compiled.ensures.iter().any(|e| e.every_schedule);
         let order = self.settings.order;
@@ -38,10 +48,10 @@ impl Evaluator {
             // Each rank plans by itself, and all need the same plan: work is limited, time is not.
             options.time_limit = Duration::MAX;
         }
-        let options = lower::PlanOptions { schedule: options };
+        let options = lower::PlanOptions { schedule: options, target: self.settings.target };
         let cache = Arc::clone(&self.settings.plans);
         let budget = compiled.budget.map(|b| b.bytes);
-        let known = cache.get(step.name(), &compiled.graph, budget, prove, || {
+        let known = cache.get(step.name(), &compiled.graph, budget, (options.target, prove), || {
             let mut made = match compiled.budget {
                 Some(budget) => self.plan_within(step, compiled, budget, &options)?,
                 None => lower::plan(&compiled.graph, step.name(), &options)

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::{
     Evaluator,
+    args::Args,
     errors::{Eval, Halt},
     frame::Compute,
     scope::ScopeKind,
-    value::{Cx, Function, ModelDef, OptimizerDef, Step, Value, fresh_id, name_value},
+    value::{Cx, Function, Hook, ModelDef, OptimizerDef, Step, Value, fresh_id, name_value},
 };
 use crate::{
     codes,
@@ -81,6 +82,11 @@ impl Evaluator {
                     let def = OptimizerDef { id: fresh_id(), decl: Arc::clone(decl), cx: cx.clone() };
                     (&decl.name, Value::OptimizerDef(Arc::new(def)))
                 }
+                StmtKind::Hook(decl) => {
+                    let def = OptimizerDef { id: fresh_id(), decl: Arc::clone(decl), cx: cx.clone() };
+                    let hook = Hook { id: fresh_id(), def, settings: Args::default() };
+                    (&decl.name, Value::Hook(Arc::new(hook)))
+                }
                 StmtKind::Step(decl) => {
                     let step = Arc::new(Step {
                         id: fresh_id(),
@@ -88,6 +94,7 @@ impl Evaluator {
                         cx: cx.clone(),
                         compiled: Default::default(),
                         optimizers: Default::default(),
+                        hook_states: Default::default(),
                         runs: Default::default(),
                     });
                     self.steps.push(Arc::clone(&step));
@@ -111,6 +118,7 @@ impl Evaluator {
             StmtKind::Fn(_)
             | StmtKind::Model(_)
             | StmtKind::Optimizer(_)
+            | StmtKind::Hook(_)
             | StmtKind::Step(_)
             | StmtKind::Allow(_) => Ok(Value::Unit),
             StmtKind::Use { path, alias } => self.use_module(cx, path, alias.as_ref(), stmt.span),
@@ -136,11 +144,15 @@ impl Evaluator {
             StmtKind::Update { target, with, grads } => {
                 self.update_stmt(cx, *target, *with, *grads, stmt.span)
             }
+            StmtKind::Sync { target, over, with, options } => {
+                self.sync_stmt(cx, (*target, *over, *with), options, stmt.span)
+            }
             StmtKind::Ensure { limit, every_schedule } => {
                 self.ensure_stmt(cx, *limit, *every_schedule, stmt.span)
             }
             StmtKind::Budget(limit) => self.budget_stmt(cx, *limit, stmt.span),
             StmtKind::Release(values) => self.release_stmt(cx, values, stmt.span),
+            StmtKind::Shard(decl) => self.shard_stmt(cx, decl, stmt.span),
             StmtKind::With { settings, body } => self.with_stmt(cx, settings, body, stmt.span),
         }
     }
@@ -275,8 +287,8 @@ impl Evaluator {
             return Ok(self.graph_value(id, weak));
         }
         let cell = Arc::clone(cell);
-        self.prepare_cell(&cell, span)?;
-        Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), cell.data())))
+        let data = self.whole_data(&cell, span)?;
+        Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), data)))
     }
 
     fn const_stmt(&mut self, cx: &Cx, name: &Ident, value: ExprId) -> Eval {
@@ -423,6 +435,8 @@ fn is_definition(stmt: &StmtKind) -> bool {
             | StmtKind::Model(_)
             | StmtKind::Step(_)
             | StmtKind::Optimizer(_)
+            | StmtKind::Shard(_)
+            | StmtKind::Hook(_)
             | StmtKind::Allow(_)
             | StmtKind::Error(_)
     )

@@ -152,11 +152,8 @@ impl Evaluator {
     /// The tensor itself, in the script; `None` in mode Check.
     pub(super) fn host_tensor(&mut self, value: &Value, span: Span) -> Eval<Option<Tensor>> {
         match value {
-            Value::Stored(stored) => Ok(stored.data.clone()),
-            Value::Param(cell) if !self.in_graph() => {
-                self.prepare_cell(cell, span)?;
-                Ok(cell.data())
-            }
+            Value::Stored(stored) => self.tensor_of(stored, span),
+            Value::Param(cell) if !self.in_graph() => self.whole_data(cell, span),
             Value::Param(_) | Value::Tensor(_) => Err(self.graph_text(span)),
             _ => Ok(None),
         }
@@ -210,6 +207,7 @@ pub(super) fn type_name(value: &Value) -> Arc<str> {
         Value::ModelDef(_) | Value::OptimizerDef(_) => "declaration",
         Value::Model(_) => "model",
         Value::Optimizer(_) => "optimizer",
+        Value::Hook(_) => "hook",
         Value::Step(_) => "step",
         Value::Tree(_) => "tree",
         Value::Stream(_) => "sequence",

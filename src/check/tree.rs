@@ -6,11 +6,13 @@ use super::{
     Evaluator,
     args::Args,
     errors::Eval,
+    persistent::Group,
     tensor,
-    value::{Tree, Value, cells_of},
+    value::{Cell, Tree, Value, cells_of},
 };
 use crate::{
     codes,
+    ir::DType,
     source::Span,
     syntax::ast::{BinaryOp, Ident},
 };
@@ -72,8 +74,14 @@ impl Evaluator {
     ) -> Eval {
         let mut entries = Vec::with_capacity(tree.entries.len());
         for (cell, value) in &tree.entries {
-            let value = value.as_ref().map(|v| map(self, v)).transpose()?;
-            entries.push((Arc::clone(cell), value));
+            let start = self.frames.last().map_or(0, |f| f.graph.len() as u32);
+            let mapped = value.as_ref().map(|v| map(self, v)).transpose()?;
+            if let (Some(Value::Tensor(seen)), Some(group)) = (value, group_of(cell)) {
+                let span = cell.span;
+                let span = self.calls.last().map_or(span, |call| call.span);
+                self.check_elementwise(start, &[seen.value], &group, "a function of gradients", span)?;
+            }
+            entries.push((Arc::clone(cell), mapped));
         }
         Ok(Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries })))
     }
@@ -100,27 +108,46 @@ impl Evaluator {
         })
     }
 
-    /// The root of the sum of all squares, accumulated in f32 at least.
+    /// The root of the sum of all squares: in f64 where any gradient is, else in f32.
     fn tree_norm(&mut self, tree: &Arc<Tree>, span: Span) -> Eval {
+        let is_f64 = |value: &Value| self.tensor_type(value).is_some_and(|ty| ty.dtype() == DType::F64);
+        let dtype = if tree.entries.iter().any(|(_, value)| value.as_ref().is_some_and(is_f64)) {
+            DType::F64
+        } else {
+            DType::F32
+        };
         self.scripted(span, |ev| {
-            let mut total: Option<Value> = None;
-            for (_, value) in &tree.entries {
+            // Of values that every rank has, and of those of which each has a part.
+            let mut totals: [Option<Value>; 2] = [None, None];
+            for (cell, value) in &tree.entries {
                 let Some(value) = value else { continue };
                 let (id, _) = ev.tensor_value(value, span)?;
-                let wide = ev.build(span, |f| {
-                    let dtype = f.graph.ty(id).dtype();
-                    f.graph.cast(id, dtype.accumulator())
-                })?;
+                let wide = ev.build(span, |f| f.graph.cast(id, dtype))?;
                 let wide = ev.graph_value(wide, false);
                 let square = ev.call_tensor_function_named("square", wide, span)?;
                 let sum = ev.call_tensor_function_named("sum", square, span)?;
-                total = Some(match total {
+                let [whole, parts] = &mut totals;
+                let total = if cell.group().is_some() { parts } else { whole };
+                *total = Some(match total.take() {
                     Some(total) => ev.tensor_binary(BinaryOp::Add, &total, &sum, span)?,
                     None => sum,
                 });
             }
+            let [whole, parts] = totals;
+            let parts = match parts {
+                Some(parts) => Some(ev.call_tensor_function_named("all_reduce", parts, span)?),
+                None => None,
+            };
+            let total = match (whole, parts) {
+                (Some(a), Some(b)) => Some(ev.tensor_binary(BinaryOp::Add, &a, &b, span)?),
+                (a, b) => a.or(b),
+            };
             match total {
-                Some(total) => ev.call_tensor_function_named("sqrt", total, span),
+                Some(total) => {
+                    let (id, _) = ev.tensor_value(&total, span)?;
+                    let root = ev.build(span, |f| tensor::root(&mut f.graph, id))?;
+                    Ok(ev.graph_value(root, false))
+                }
                 None => Ok(Value::Float(0.0)),
             }
         })
@@ -130,7 +157,8 @@ impl Evaluator {
     pub(super) fn zero_tree(&mut self, root: &Value, span: Span) -> Eval {
         self.scripted(span, |ev| {
             let mut entries = Vec::new();
-            for cell in cells_of(root).into_iter().filter(|c| c.is_trainable()) {
+            let cells: Vec<_> = cells_of(root).into_iter().filter(|c| c.is_trainable()).collect();
+            for cell in ev.parts_of(&cells, span)? {
                 let zeros = ev.build(span, |f| {
                     let zero = f.graph.constant(cell.ty.dtype(), 0.0)?;
                     f.graph.broadcast(zero, cell.ty.shape())
@@ -151,6 +179,7 @@ impl Evaluator {
     /// The gradients of a part of the tree's model.
     pub(super) fn sub_tree(&mut self, tree: &Arc<Tree>, part: Value, span: Span) -> Eval {
         if let Value::Param(cell) = &part {
+            self.need_whole(cell, span)?;
             let entry = tree.entries.iter().find(|(c, _)| c.id == cell.id);
             return match entry {
                 Some((_, Some(value))) => Ok(value.clone()),
@@ -173,12 +202,19 @@ impl Evaluator {
                 format!("a tree of gradients has parameters only, not {kind}"),
             ));
         }
+        let trained: Vec<_> = cells.into_iter().filter(|c| c.is_trainable()).collect();
+        let parts = self.parts_of(&trained, span)?;
         let entries = tree
             .entries
             .iter()
-            .filter(|(c, _)| cells.iter().any(|d| d.id == c.id))
+            .filter(|(c, _)| parts.iter().any(|d| d.id == c.id))
             .map(|(c, v)| (Arc::clone(c), v.clone()))
             .collect();
         Ok(Value::Tree(Arc::new(Tree { root: part, entries })))
     }
+}
+
+/// The group of a parameter or of a rank's part.
+fn group_of(cell: &Cell) -> Option<Arc<Group>> {
+    cell.group().or_else(|| cell.home()?.group.upgrade())
 }

@@ -81,10 +81,11 @@ impl Evaluator {
         let optimizer = self.optimizer_expr(cx, with)?;
         let loss = self.scalar_loss(&loss?, loss_span)?;
         let grads = self.cell_gradients(loss, &cells, span)?;
-        self.report_missing(&cells, &grads, &[loss], loss_span, span);
-        let pairs = cells
+        self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
+        let pairs = grads
+            .parts
             .into_iter()
-            .zip(grads)
+            .zip(grads.of_parts)
             .filter_map(|(cell, grad)| Some((cell, self.graph_value(grad?, false))))
             .collect();
         self.update_cells(&optimizer, pairs, span)?;
@@ -112,7 +113,7 @@ impl Evaluator {
                 let by_cell: FxHashMap<u64, &Option<Value>> =
                     tree.entries.iter().map(|(c, grad)| (c.id, grad)).rev().collect();
                 let mut pairs = Vec::new();
-                for cell in cells {
+                for cell in self.parts_of(&cells, target_span)? {
                     if let Some(Some(grad)) = by_cell.get(&cell.id) {
                         pairs.push((cell, grad.clone()));
                     }
@@ -125,6 +126,14 @@ impl Evaluator {
                     ));
                 }
                 pairs
+            }
+            Value::List(_) | Value::Tuple(_) | Value::Tensor(_)
+                if cells.iter().any(|c| c.part().is_some()) =>
+            {
+                if let Some(cell) = cells.iter().find(|c| c.part().is_some()) {
+                    self.need_whole(cell, grads_span)?;
+                }
+                Vec::new()
             }
             Value::List(items) | Value::Tuple(items) if items.len() == cells.len() => {
                 cells.into_iter().zip(items.iter().cloned()).collect()
@@ -152,6 +161,10 @@ impl Evaluator {
     }
 
     pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
+        // A parameter of a sharded model that was read outside of its unit stays gathered until here.
+        if let Some(frame) = self.frames.last_mut() {
+            frame.end_gather();
+        }
         match self.frames.last() {
             Some(frame) if matches!(frame.graph.cursor.role, Role::Update { .. }) => {
                 Err(self.error(codes::ONLY_IN_STEP, span, format!("`{what}` in the body of an optimizer")))

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -11,7 +11,7 @@ use std::{
 use rustc_hash::FxHashMap;
 
 pub use super::persistent::{Cell, Init, MadeFor, Model, Optimizer, cells_of, name_value};
-use super::{language::Builtin, scope::Scope, tensor};
+use super::{args::Args, language::Builtin, scope::Scope, tensor};
 use crate::{
     engine::HostFunction,
     exec::Tensor,
@@ -86,6 +86,8 @@ pub enum Value {
     Model(Arc<Model>),
     OptimizerDef(Arc<OptimizerDef>),
     Optimizer(Arc<Optimizer>),
+    /// What `sync` does with a bucket of gradients.
+    Hook(Arc<Hook>),
     Step(Arc<Step>),
     /// Gradients in the shape of a model's parameters.
     Tree(Arc<Tree>),
@@ -151,16 +153,41 @@ pub struct GraphTensor {
     pub weak: bool,
 }
 
-/// A tensor in host memory; in mode Check only its type is known.
+/// A tensor in host memory; in mode Check only its type is known. The result of a step may still be on
+/// its way from a device: [`super::Evaluator::tensor_of`] waits for it.
 pub struct Stored {
     pub id: u64,
     pub ty: Type,
-    pub data: Option<Tensor>,
+    data: OnceLock<Tensor>,
+    /// A step gives it later.
+    is_promised: bool,
 }
 
 impl Stored {
     pub fn new(ty: Type, data: Option<Tensor>) -> Arc<Stored> {
-        Arc::new(Stored { id: fresh_id(), ty, data })
+        let data = data.map_or_else(OnceLock::new, OnceLock::from);
+        Arc::new(Stored { id: fresh_id(), ty, data, is_promised: false })
+    }
+
+    /// What a step that was started gives when it has ended.
+    pub fn promised(ty: Type) -> Arc<Stored> {
+        Arc::new(Stored { id: fresh_id(), ty, data: OnceLock::new(), is_promised: true })
+    }
+
+    /// The tensor, if it is there by now.
+    pub fn ready(&self) -> Option<&Tensor> {
+        self.data.get()
+    }
+
+    /// Whether the step that gives it has yet to end.
+    pub fn is_awaited(&self) -> bool {
+        self.is_promised && self.data.get().is_none()
+    }
+
+    /// The step has ended.
+    pub(super) fn keep_promise(&self, tensor: Tensor) {
+        // A step ends once.
+        let _ = self.data.set(tensor);
     }
 }
 
@@ -202,6 +229,13 @@ pub struct OptimizerDef {
     pub cx: Cx,
 }
 
+/// A hook with the settings that it was called with, if it was.
+pub struct Hook {
+    pub id: u64,
+    pub def: OptimizerDef,
+    pub settings: Args,
+}
+
 /// A declared step, with what was compiled of it.
 pub struct Step {
     pub id: u64,
@@ -211,6 +245,8 @@ pub struct Step {
     /// Optimizers written inside the step, by the place of their call: they keep their state when
     /// the step is compiled again for other shapes.
     pub optimizers: Mutex<FxHashMap<(Span, u64), Arc<Optimizer>>>,
+    /// The states of hooks in the step.
+    pub hook_states: Mutex<FxHashMap<super::sync::StateKey, Arc<Cell>>>,
     /// How often it has run.
     pub runs: AtomicU64,
 }
@@ -278,6 +314,7 @@ impl Value {
             Value::Model(model) => model.id,
             Value::OptimizerDef(def) => def.id,
             Value::Optimizer(optimizer) => optimizer.id,
+            Value::Hook(hook) => hook.id,
             Value::Step(step) => step.id,
             _ => return None,
         })
@@ -310,6 +347,7 @@ impl Value {
             Value::Model(model) => format!("a model `{}`", model.def.decl.name.name),
             Value::OptimizerDef(def) => format!("the optimizer `{}`", def.decl.name.name),
             Value::Optimizer(optimizer) => format!("an optimizer `{}`", optimizer.def.decl.name.name),
+            Value::Hook(hook) => format!("the hook `{}`", hook.def.decl.name.name),
             Value::Step(step) => format!("the step `{}`", step.name()),
             Value::Tree(_) => "a tree of gradients".into(),
             Value::Stream(_) => "a sequence of batches".into(),

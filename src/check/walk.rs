@@ -42,6 +42,7 @@ fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
         | StmtKind::Model(_)
         | StmtKind::Step(_)
         | StmtKind::Optimizer(_)
+        | StmtKind::Hook(_)
         | StmtKind::Allow(_) => {}
         StmtKind::Const { value, .. } | StmtKind::Let { value, .. } | StmtKind::Expr(value) => {
             todo.push(Item::Expr(*value));
@@ -67,6 +68,14 @@ fn push_stmt(stmt: &StmtKind, todo: &mut Vec<Item>) {
         }
         StmtKind::Update { target, with, grads } => {
             todo.extend([Item::Expr(*target), Item::Expr(*with), Item::Expr(*grads)]);
+        }
+        StmtKind::Shard(decl) => {
+            todo.extend([decl.target, decl.unit].into_iter().chain(decl.over).map(Item::Expr));
+            push_args(&decl.options, todo);
+        }
+        StmtKind::Sync { target, over, with, options } => {
+            todo.extend([*target, *over].into_iter().chain(*with).map(Item::Expr));
+            push_args(options, todo);
         }
         StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => todo.push(Item::Expr(*limit)),
         StmtKind::With { settings, body } => {

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    engine::CompileOptions,
+    engine::{CompileOptions, Device},
+    plan::Target,
     report::{ColorChoice, Format},
     schedule::OrderKind,
 };
@@ -96,9 +97,13 @@ pub struct Run {
     /// Continue from what the program saved last.
     #[arg(long)]
     pub resume: bool,
-    /// Where to run.
-    #[arg(long, value_enum, default_value_t)]
-    pub device: DeviceName,
+    /// Where to run: `cpu`, `cuda` or `cuda:N` for one of several, `auto` for the first GPU where there
+    /// is one. `tg devices` lists them.
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    pub device: Device,
+    /// When the run has ended, tell what each step gave the device to do.
+    #[arg(long)]
+    pub stats: bool,
     /// What connects the ranks.
     #[arg(long, value_enum, default_value_t)]
     pub engine: RankEngine,
@@ -130,6 +135,9 @@ pub struct Check {
     /// Fail on these, too.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub deny: Option<Deny>,
+    /// For which device to plan.
+    #[arg(long, value_enum, default_value_t)]
+    pub target: TargetName,
     /// Show everything that is found about memory, not only the worst.
     #[arg(long)]
     pub all: bool,
@@ -168,8 +176,11 @@ pub struct Plan {
     #[arg(long, value_name = "NAME")]
     pub step: Option<String>,
     /// Show the peaks that recomputing can reach, and the work that each of them takes.
-    #[arg(long, conflicts_with = "order")]
+    #[arg(long, conflicts_with_all = ["order", "why", "full", "trace", "html"])]
     pub budget_curve: bool,
+    /// For which device to plan.
+    #[arg(long, value_enum, default_value_t)]
+    pub target: TargetName,
     /// Which order to plan.
     #[arg(long, value_enum, default_value_t)]
     pub order: Order,
@@ -258,6 +269,9 @@ pub struct Explain {
 pub struct Repl {
     /// Run this program first.
     pub file: Option<PathBuf>,
+    /// Where steps run: `cpu`, `cuda`, `cuda:N` or `auto`.
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    pub device: Device,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -305,10 +319,21 @@ pub enum Deny {
     Warnings,
 }
 
+/// For which device a step is planned; the device need not be there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum DeviceName {
+pub enum TargetName {
     #[default]
     Cpu,
+    Cuda,
+}
+
+impl From<TargetName> for Target {
+    fn from(name: TargetName) -> Target {
+        match name {
+            TargetName::Cpu => Target::Cpu,
+            TargetName::Cuda => Target::Cuda,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

@@ -10,6 +10,7 @@ use crate::{
     diagnostic::{Diagnostic, Error},
     engine::{CompileOptions, Engine, Planning},
     ops::OpError,
+    plan::Target,
     report::{
         self,
         budget::{BudgetCurve, CurvePoint},
@@ -19,7 +20,8 @@ use crate::{
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     // The curve makes the plans that it needs.
-    let options = CompileOptions { planning: Planning::Nothing, ..args.compile.options() };
+    let options =
+        CompileOptions { planning: Planning::Nothing, target: args.target.into(), ..args.compile.options() };
     let checked = match source::read(&args.file) {
         Ok(source) => Engine::new().check(source, &options),
         Err(error) => return run::fail(&error, output),
@@ -36,7 +38,7 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     }
     let mut curves = Vec::new();
     for step in steps {
-        match curve(step) {
+        match curve(step, args.target.into()) {
             Ok(curve) => curves.push(curve),
             Err(error) => {
                 let diagnostic = Diagnostic::error(codes::INTERNAL, Span::default(), error.message);
@@ -58,8 +60,8 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
     Exit::Success
 }
 
-fn curve(step: &Written) -> Result<BudgetCurve, OpError> {
-    let mut curve = Curve::new(&step.graph);
+fn curve(step: &Written, target: Target) -> Result<BudgetCurve, OpError> {
+    let mut curve = Curve::new(&step.graph, target);
     let plain = curve.plain()?;
     let chosen = step.budget.map(|b| curve.fit(b)).transpose()?.flatten();
     let points = curve.points(step.budget)?;

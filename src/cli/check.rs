@@ -19,7 +19,12 @@ pub fn run(args: &args::Check, output: &mut Output) -> Exit {
     let planning = if args.no_fixes { Planning::Quick } else { Planning::Proved };
     let memory =
         diagnose::Options { fixes: !args.no_fixes, all: args.all, library_frames: args.library_frames };
-    let options = CompileOptions { planning, memory: Some(memory), ..args.compile.options() };
+    let options = CompileOptions {
+        planning,
+        memory: Some(memory),
+        target: args.target.into(),
+        ..args.compile.options()
+    };
     let format = format_of(args);
     let mut failed = false;
     for (k, path) in args.files.iter().enumerate() {

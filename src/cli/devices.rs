@@ -1,10 +1,64 @@
-//! `tg devices`: what programs can run on.
+//! `tg devices`: what programs can run on; and what the steps of a run gave a device to do.
 
 use super::{Exit, output::Output};
+use crate::{
+    engine::Session,
+    exec::cuda::{self, Unavailable},
+    report::Bytes,
+};
 
 pub fn run(output: &mut Output) -> Exit {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let plural = if threads == 1 { "" } else { "s" };
-    output.out(&format!("cpu  {}, {threads} thread{plural}\n", std::env::consts::ARCH));
+    let mut text = format!("cpu     {}, {threads} thread{plural}\n", std::env::consts::ARCH);
+    match cuda::devices() {
+        Ok(devices) => {
+            for device in devices {
+                let (major, minor) = device.capability;
+                let line = format!(
+                    "{:7} {}, compute capability {major}.{minor}, {}\n",
+                    format!("cuda:{}", device.index),
+                    crate::report::visible::line(&device.name, 80),
+                    Bytes(device.memory_bytes)
+                );
+                text.push_str(&line);
+                text.extend(device.problem.map(|problem| missing("cannot run programs", &problem)));
+            }
+        }
+        Err(problem) => text.push_str(&missing("cuda    not here", &problem)),
+    }
+    output.out(&text);
     Exit::Success
+}
+
+fn missing(what: &str, problem: &Unavailable) -> String {
+    let indent = if what.starts_with("cuda") { "" } else { "        " };
+    format!("{indent}{what}: {}\n        help: {}\n", problem.reason, problem.help)
+}
+
+/// What each step gave the device to do, one line each; a line where that was the CPU.
+pub fn stats(session: &Session) -> String {
+    let steps = session.device_stats();
+    if steps.is_empty() {
+        return "stats: no step ran on a device other than the CPU\n".to_owned();
+    }
+    let mut text = String::new();
+    for (name, plan, stats) in steps {
+        let how = match (stats.is_recorded, stats.parts) {
+            (true, 1) => "replayed as one graph".to_owned(),
+            (true, parts) => format!("replayed as {parts} graphs"),
+            (false, _) => "started one by one".to_owned(),
+        };
+        text.push_str(&format!(
+            "stats: `{name}`: {} launches a step ({} kernels, {} products, {} copies), {how}; {} planned, {} beside for scalars and the next inputs; {} taken from the device\n",
+            stats.launches(),
+            stats.kernels,
+            stats.products,
+            stats.copies,
+            Bytes(plan.peak_bytes()),
+            Bytes(stats.beside_bytes),
+            Bytes(stats.taken_bytes),
+        ));
+    }
+    text
 }

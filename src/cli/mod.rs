@@ -29,6 +29,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
+use crate::engine::Device;
 use args::{Cli, Command};
 use output::Output;
 
@@ -85,8 +86,8 @@ pub fn main() -> ExitCode {
         Some(Command::Fix(args)) => fix::run(args, &mut output),
         Some(Command::Plan(args)) => plan::run(args, &mut output),
         Some(Command::Ir(args)) => ir::run(args, &mut output),
-        Some(Command::Repl(args)) => crate::repl::run(args.file.as_deref(), &mut output),
-        None => crate::repl::run(None, &mut output),
+        Some(Command::Repl(args)) => crate::repl::run(args.file.as_deref(), args.device, &mut output),
+        None => crate::repl::run(None, Device::default(), &mut output),
         Some(Command::Pack(args)) => pack::run(args, &mut output),
         Some(Command::Explain(args)) => explain::run(args, &mut output),
         Some(Command::Devices) => devices::run(&mut output),

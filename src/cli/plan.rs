@@ -9,7 +9,7 @@ use crate::{
     engine::{Checked, CompileOptions, Engine},
     lower::{self, PlanOptions},
     plan::Plan,
-    report::{self, visible},
+    report::{self, plan::Recompute, visible},
     schedule::{self, OrderKind},
     source::{FileId, Span},
     syntax::ast::{DimExpr, ExprKind, StmtKind},
@@ -23,7 +23,11 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         Ok(source) => {
             // People who ask for a plan want to see that; what to change is the business of `check`.
             let memory = diagnose::Options { fixes: !args.no_fixes, ..Default::default() };
-            let options = CompileOptions { memory: args.json.then_some(memory), ..args.compile.options() };
+            let options = CompileOptions {
+                memory: args.json.then_some(memory),
+                target: args.target.into(),
+                ..args.compile.options()
+            };
             Engine::new().check(source, &options)
         }
         Err(error) => return run::fail(&error, output),
@@ -83,7 +87,10 @@ fn plans(args: &args::Plan, order: OrderKind, checked: &Checked) -> Result<Vec<A
     if order == OrderKind::Best {
         return Ok(checked.plans.iter().filter(|p| is_wanted(&p.name)).map(Arc::clone).collect());
     }
-    let options = PlanOptions { schedule: schedule::Options { order, ..Default::default() } };
+    let options = PlanOptions {
+        schedule: schedule::Options { order, ..Default::default() },
+        target: args.target.into(),
+    };
     let again = checked.graphs.iter().filter(|(name, _)| is_wanted(name)).map(|(name, graph)| {
         let mut plan = lower::plan(graph, name, &options)
             .map_err(|error| fault(Diagnostic::error(codes::INTERNAL, Span::default(), error.message)))?;
@@ -145,29 +152,50 @@ fn text(plans: &[Arc<Plan>], checked: &Checked, output: &Output) -> String {
         .map(|plan| {
             let mut report = report::plan::report(plan, &checked.sources);
             report.name = title(plan, plans, checked).into();
-            report::plan::render(&report, Some(FileId(0)), &checked.sources, output.out_style)
+            let mut text = report::plan::render(&report, Some(FileId(0)), &checked.sources, output.out_style);
+            if let Some(chosen) = recompute(plan, plans, checked) {
+                text.push('\n');
+                text.push_str(&chosen.render(Some(FileId(0)), &checked.sources));
+            }
+            text
         })
         .collect();
     all.join("\n")
 }
 
 fn json(name: &str, plans: &[Arc<Plan>], checked: &Checked, full: bool) -> String {
-    let steps = plans
-        .iter()
-        .map(|plan| {
-            let report = report::plan::report(plan, &checked.sources);
-            let dims = dims(plan, checked);
-            let diagnostics = of_step(&plan.name, checked);
-            let mut step = report::plan::json(&report, "cpu", &dims, 0, &diagnostics, &checked.sources);
-            if full {
-                report::plan::full(&mut step, plan, &checked.sources);
-            }
-            step
-        })
-        .collect();
-    let mut text = report::plan::json_file(name, steps).to_string();
-    text.push('\n');
+    // Step by step, so that only one of them is there as values.
+    let mut text = format!("{{\"file\":{},\"steps\":[", serde_json::Value::from(name));
+    for (k, plan) in plans.iter().enumerate() {
+        let report = report::plan::report(plan, &checked.sources);
+        let dims = dims(plan, checked);
+        let diagnostics = of_step(&plan.name, checked);
+        let mut step =
+            report::plan::json(&report, plan.target.name(), &dims, 0, &diagnostics, &checked.sources);
+        if let (Some(chosen), serde_json::Value::Object(step)) = (recompute(plan, plans, checked), &mut step)
+        {
+            step.insert("budget".into(), chosen.json());
+        }
+        if k > 0 {
+            text.push(',');
+        }
+        if full {
+            report::plan::full(&step, plan, &checked.sources, &mut text);
+        } else {
+            text.push_str(&step.to_string());
+        }
+    }
+    text.push_str("]}\n");
     text
+}
+
+/// What the budget of a step chose, where it has one. Plans of one name, for several sizes, are in the
+/// order of their graphs.
+fn recompute(plan: &Arc<Plan>, plans: &[Arc<Plan>], checked: &Checked) -> Option<Recompute> {
+    let at = plans.iter().filter(|p| p.name == plan.name).position(|p| Arc::ptr_eq(p, plan))?;
+    let pairs = checked.written.iter().zip(&checked.graphs);
+    let (written, (_, fitted)) = pairs.filter(|(written, _)| written.name == plan.name).nth(at)?;
+    Some(report::plan::recompute(plan, (&written.graph, fitted), written.budget?, &checked.sources))
 }
 
 /// The sizes that the dimension variables of a step have in a plan: names in the shapes of its

@@ -3,7 +3,7 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use super::{
-    Exit, args, interrupt,
+    Exit, args, devices, interrupt,
     output::Output,
     run::{Printer, fail, is_cancelled, show, show_notices},
     source,
@@ -27,7 +27,7 @@ pub fn run(args: &args::Run, engine: Engine, options: CompileOptions, output: &m
                 .and_then(|source| engine.compile_with(source, &options))
                 .and_then(|program| Ok((program.sessions()?, program)));
             match compiled {
-                Ok((sessions, program)) => run_threads(sessions, &program, output),
+                Ok((sessions, program)) => run_threads(args, sessions, &program, output),
                 Err(error) => fail(&error, output),
             }
         }
@@ -40,9 +40,11 @@ struct Ended {
     result: Result<(), Error>,
     diagnostics: Vec<Diagnostic>,
     sources: SourceMap,
+    /// What its steps gave a device to do, where that is asked for.
+    stats: String,
 }
 
-fn run_threads(mut sessions: Vec<Session>, program: &Program, output: &mut Output) -> Exit {
+fn run_threads(args: &args::Run, mut sessions: Vec<Session>, program: &Program, output: &mut Output) -> Exit {
     show(program.diagnostics(), program.sources(), output);
     let tokens: Vec<_> = sessions.iter().map(Session::cancel_token).collect();
     let printer = sessions.first_mut().map(|first| {
@@ -53,9 +55,10 @@ fn run_threads(mut sessions: Vec<Session>, program: &Program, output: &mut Outpu
         let result = session.run();
         let diagnostics = session.take_diagnostics();
         let sources = session.sources().clone();
+        let stats = if args.stats { devices::stats(&session) } else { String::new() };
         // The others see that this rank has ended.
         drop(session);
-        Ended { result, diagnostics, sources }
+        Ended { result, diagnostics, sources, stats }
     };
     let (ended, interrupted) = interrupt::on(
         move || tokens.iter().for_each(crate::CancelToken::cancel),
@@ -77,6 +80,7 @@ fn run_threads(mut sessions: Vec<Session>, program: &Program, output: &mut Outpu
     );
     if let Some(first) = ended.first() {
         show(&first.diagnostics, &first.sources, output);
+        output.err(&first.stats);
     }
     if let Some(exit) = printer.and_then(|printer| printer.failed(output)) {
         return exit;
@@ -97,7 +101,7 @@ fn no_rank(code: crate::diagnostic::Code, message: String) -> Ended {
     let sources = SourceMap::new();
     let diagnostic = Diagnostic::error(code, Span::default(), message);
     let error = Error::new(vec![diagnostic], Arc::new(sources.clone()));
-    Ended { result: Err(error), diagnostics: Vec::new(), sources }
+    Ended { result: Err(error), diagnostics: Vec::new(), sources, stats: String::new() }
 }
 
 /// What is only due to another rank's error.
@@ -204,6 +208,9 @@ fn run_mpi(args: &args::Run, engine: &Engine, mut options: CompileOptions, outpu
     if leads {
         let later = session.take_diagnostics();
         show(&later, session.sources(), output);
+        if args.stats {
+            output.err(&devices::stats(&session));
+        }
     }
     let failure = session.rank_failure();
     let rank = session.rank();

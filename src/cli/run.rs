@@ -22,9 +22,7 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     options.order = args.order.into();
     // Nobody sees the bound.
     options.planning = Planning::Quick;
-    let engine = match args.device {
-        args::DeviceName::Cpu => Engine::new().with_device(crate::engine::Device::Cpu),
-    };
+    let engine = Engine::new().with_device(args.device);
     let engine = engine.with_rank_limit(Duration::from_secs_f64(args.comm_timeout));
     if args.engine == args::RankEngine::Mpi || options.world.is_some_and(|world| world > 1) {
         return ranks::run(args, engine, options, output);
@@ -43,6 +41,9 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     let (result, interrupted) = interrupt::on(move || cancel.cancel(), || session.run());
     let later = session.take_diagnostics();
     show(&later, session.sources(), output);
+    if args.stats {
+        output.err(&super::devices::stats(&session));
+    }
     if let Some(exit) = printer.failed(output) {
         return exit;
     }

@@ -53,6 +53,10 @@ impl Session {
                 signature: head(sources, o.decl.span, o.decl.body.span),
                 text: docs(&o.decl.docs),
             },
+            Value::Hook(hook) => Documentation {
+                signature: head(sources, hook.def.decl.span, hook.def.decl.body.span),
+                text: docs(&hook.def.decl.docs),
+            },
             Value::Builtin(b) => Documentation { signature: b.signature.to_owned(), text: b.docs.to_owned() },
             Value::TensorFunction(f) => {
                 let params: Vec<&str> = f.params.iter().map(|p| p.name).collect();

@@ -33,7 +33,11 @@ use std::{
 };
 
 pub use crate::check::{Limits, Planning};
-pub use crate::exec::cpu::{TensorMut, TensorRef};
+pub use crate::exec::{
+    Device,
+    cpu::{TensorMut, TensorRef},
+    cuda::Stats as DeviceStats,
+};
 pub use crate::guard::CancelToken;
 pub use crate::ops::HostOp;
 pub use crate::schedule::OrderKind;
@@ -43,6 +47,7 @@ use crate::{
     diagnostic::{Diagnostic, Error, Severity},
     exec::comm,
     guard,
+    plan::Target,
     source::{FileId, SourceFile, SourceMap, Span},
     syntax::{self, ast::Ast},
 };
@@ -56,14 +61,6 @@ pub use parameters::Parameter;
 pub use program::{Checked, Program};
 pub use session::{Evaluated, Session, Variable};
 pub use value::{Object, Value, WrongKind};
-
-/// What runs a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Device {
-    /// All cores of this machine; always there.
-    #[default]
-    Cpu,
-}
 
 /// A program's text, its name for reports, and the folder that its paths start from.
 #[derive(Debug, Clone)]
@@ -148,6 +145,8 @@ pub struct CompileOptions {
     pub order: OrderKind,
     /// Instead of the engine's: how many ranks run the program.
     pub world: Option<u32>,
+    /// For which device steps are planned.
+    pub target: Target,
     /// Look for memory that is kept too long. `None` does not: a program that is only to run needs
     /// no advice.
     pub memory: Option<diagnose::Options>,
@@ -375,6 +374,7 @@ impl Engine {
     }
 
     fn settings(&self, directory: &Path, options: &CompileOptions) -> Settings {
+        let device = self.device.resolved();
         Settings {
             seed: options.seed.unwrap_or(self.seed),
             limits: self.limits,
@@ -388,6 +388,8 @@ impl Engine {
             plans: Arc::default(),
             order: options.order,
             world: self.world_of(options),
+            target: device.target().unwrap_or(options.target),
+            device,
         }
     }
 

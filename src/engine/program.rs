@@ -11,7 +11,10 @@ use crate::{
     check::{Evaluator, Mode, PlanCache, Written, closest},
     codes,
     diagnostic::{Diagnostic, Error},
-    exec::comm::{Alone, Comm, MAX_THREADS, threads},
+    exec::{
+        Device, Runner,
+        comm::{Alone, Comm, MAX_THREADS, threads},
+    },
     guard::CancelToken,
     ir::Graph,
     plan::Plan,
@@ -152,8 +155,20 @@ impl Program {
         settings.plans = Arc::clone(&self.checked.cache);
         settings.modules = Arc::clone(&self.checked.modules);
         settings.cancel = CancelToken::new();
+        // What runs is planned for what it runs on.
+        settings.target = settings.device.target().unwrap_or_default();
         let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         evaluator.comm = comm;
+        let (device, rank) = (evaluator.settings.device, evaluator.comm.rank());
+        // A device that cannot be used is an error before the script does anything.
+        if device != Device::Cpu {
+            let limit = evaluator.settings.limits.max_host_bytes;
+            evaluator.runner = Some(Runner::open(device, rank, limit).map_err(|error| {
+                let mut diagnostic = Diagnostic::error(codes::DEVICE, Span::default(), error.message);
+                diagnostic.help.extend(error.help);
+                Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
+            })?);
+        }
         Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::{
-    CancelToken, Source, Value, internal_fault,
+    CancelToken, Device, DeviceStats, Source, Value, internal_fault,
     stack::{on_big_stack, on_this_stack},
 };
 use crate::{
@@ -230,6 +230,18 @@ impl Session {
         self.evaluator.arena_bytes()
     }
 
+    /// Steps run on another device from here on. They are planned for it when they are called next;
+    /// parameters and states keep their values.
+    pub fn set_device(&mut self, device: Device) -> Result<(), Error> {
+        let device = device.resolved();
+        self.guarded(move |ev| ev.set_device(device))
+    }
+
+    /// What the steps that have run give a device to do, with their names and plans; empty on the CPU.
+    pub fn device_stats(&self) -> Vec<(Arc<str>, Arc<Plan>, DeviceStats)> {
+        self.evaluator.stats()
+    }
+
     /// Warnings and notes since they were taken last.
     pub fn take_diagnostics(&mut self) -> Vec<Diagnostic> {
         std::mem::take(&mut self.evaluator.diagnostics)
@@ -252,7 +264,14 @@ impl Session {
         let before = std::mem::take(&mut evaluator.diagnostics);
         evaluator.passes = 0;
         let guard = evaluator.guard.clone();
-        let work = || guard::within(&guard, || work(evaluator));
+        // What a device still has to do belongs to this call, and so does what goes wrong there.
+        let work = || {
+            guard::within(&guard, || -> Eval<T> {
+                let value = work(evaluator)?;
+                evaluator.land()?;
+                Ok(value)
+            })
+        };
         let result = match stack {
             Stack::Big => on_big_stack(work),
             Stack::Own => on_this_stack(work),

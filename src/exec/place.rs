@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use crate::{
-    ir::Type,
-    ops::{Layout, OpError},
+    ir::{NodeId, Type},
+    ops::{Layout, Op, OpError},
     plan::{Access, Home, Plan},
     schedule::{BufferId, OpId},
 };
@@ -106,7 +106,7 @@ impl Place {
 }
 
 /// One past the last byte that a layout reaches.
-fn reach(ty: &Type, layout: &Layout) -> Option<u64> {
+pub(crate) fn reach(ty: &Type, layout: &Layout) -> Option<u64> {
     if layout.strides.len() != ty.rank() {
         return None;
     }
@@ -127,4 +127,33 @@ pub(crate) fn dense_place(plan: &Plan, access: &Access) -> Result<Place, OpError
     } else {
         Err(fault("a collective of a tensor that is not dense"))
     }
+}
+
+/// The end of a collective of several ranks.
+#[derive(Debug, Clone)]
+pub(crate) struct Wait {
+    /// The node that starts it.
+    pub start: NodeId,
+    pub operand: Place,
+    pub result: Place,
+}
+
+/// What an op waits for. With one rank a collective is over when it starts: `None`.
+pub(crate) fn wait(plan: &Plan, id: OpId, operands: &[Access]) -> Result<Option<Wait>, OpError> {
+    let done = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
+    let done = plan.graph.node(*done.ok_or_else(|| fault("the plan waits for a missing node"))?);
+    let (Op::CollectiveDone(op), [result, operand], Some(&started)) =
+        (done.op(), operands, done.args().first())
+    else {
+        return Err(fault("the plan waits for what is no collective"));
+    };
+    if op.world == 1 {
+        return Ok(None);
+    }
+    let start = plan.graph.producer(started).0;
+    if !matches!(start.op(), Op::CollectiveStart(_)) {
+        return Err(fault("the plan waits for a collective that nothing starts"));
+    }
+    let (operand, result) = (dense_place(plan, operand)?, dense_place(plan, result)?);
+    Ok(Some(Wait { start: start.id, operand, result }))
 }

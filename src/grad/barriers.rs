@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use super::{Backward, get, set};
 use crate::{
-    ir::{Bind, Graph, NodeId, RegionId, Role, ValueId},
+    ir::{Bind, Graph, NodeId, Policy, RegionId, Role, ValueId},
     ops::{Barrier, BarrierKind, Op, OpError},
 };
 
@@ -84,7 +84,10 @@ impl Barriers {
     ) -> Result<(), OpError> {
         let node = graph.node(node);
         let Some(region) = node.region() else { return Ok(()) };
-        let is_bound = graph.regions.get(region.0 as usize).is_some_and(|r| r.bind == Bind::All);
+        let is_bound = graph
+            .regions
+            .get(region.0 as usize)
+            .is_some_and(|r| r.bind == Bind::All && r.policy != Policy::Gathers);
         if !is_bound || !matches!(node.op(), Op::MatMul(_) | Op::Conv2d(_)) {
             return Ok(());
         }
@@ -110,7 +113,10 @@ impl Barriers {
         args: &[ValueId],
         wanted: &[bool],
     ) {
-        let bind = region.and_then(|r| graph.regions.get(r.0 as usize)).map(|r| r.bind);
+        let data_of = region.and_then(|r| graph.regions.get(r.0 as usize));
+        let bind = data_of.map(|r| r.bind);
+        // In a unit that gathers again the gradients of parameters come last.
+        let is_unit = data_of.is_some_and(|r| r.policy == Policy::Gathers);
         let mut data = Vec::new();
         let mut contributes = false;
         for (&arg, _) in args.iter().zip(wanted).filter(|&(_, &w)| w) {
@@ -127,7 +133,7 @@ impl Barriers {
                 !region.is_some_and(|region| chain.contains(&region))
             };
             self.handed_on.extend(data.iter().copied().filter(is_outside));
-            if contributes {
+            if contributes && !is_unit {
                 self.step_back.extend(data);
             }
         }

@@ -5,13 +5,15 @@
 //! serves, and entering a `checkpoint` region from behind leaves a barrier that lowering completes.
 
 mod barriers;
+mod unit;
 
 use crate::{
-    ir::{GradCallId, GradientCall, Graph, NodeId, Role, SlotKind, ValueId},
+    ir::{Gathered, GradCallId, GradientCall, Graph, NodeId, Role, SlotKind, ValueId},
     ops::{GradNode, Gradient, Op, OpError},
 };
 
 use barriers::Barriers;
+use unit::Unit;
 
 /// A gradient that cannot be built, and the forward node at which it failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +65,10 @@ struct Backward {
     data: Vec<bool>,
     /// Of each value before `end`: its cotangent so far.
     cotangents: Vec<Option<ValueId>>,
+    /// What is made of gathered vectors alone. Grows with the graph.
+    gathered: Gathered,
+    /// The unit of a sharded model that the pass goes through.
+    unit: Option<Unit>,
 }
 
 impl Backward {
@@ -86,6 +92,8 @@ impl Backward {
             depends,
             data: Vec::new(),
             cotangents: vec![None; graph.value_count()],
+            gathered: Gathered::default(),
+            unit: None,
         };
         pass.extend_data(graph);
         pass
@@ -107,8 +115,12 @@ impl Backward {
         let mut barriers = Barriers::new(graph, self.start, self.end, outputs);
         for id in (self.start..self.end).rev().map(NodeId) {
             OpError::if_cancelled().map_err(|error| GradError { node: id, error })?;
+            if self.unit.as_ref().is_some_and(|unit| id.0 < unit.first) {
+                self.leave_unit(graph, &mut barriers)?;
+            }
             self.step(graph, &mut barriers, id)?;
         }
+        self.leave_unit(graph, &mut barriers)?;
         Ok(wrt.iter().map(|&value| get(&self.cotangents, value)).collect())
     }
 
@@ -117,7 +129,8 @@ impl Backward {
         let node = graph.node(id);
         let wanted: Vec<bool> =
             node.args().iter().map(|&a| get(&self.depends, a) && graph.ty(a).dtype().is_float()).collect();
-        if !wanted.contains(&true) || node.results().all(|r| get(&self.cotangents, r).is_none()) {
+        let has_cotangent = node.results().any(|r| get(&self.cotangents, r).is_some());
+        if !wanted.contains(&true) || !(has_cotangent || self.gets_more(&node)) {
             return Ok(());
         }
         let (op, args, results) =
@@ -130,6 +143,10 @@ impl Backward {
         let is_data = results.iter().any(|&r| get(&self.data, r));
         barriers.before(graph, self, id, region, is_data).map_err(fail)?;
         barriers.hold(graph, self, id, &wanted).map_err(fail)?;
+        let wanted = self.put_off(graph, id, &wanted);
+        if !wanted.contains(&true) {
+            return Ok(());
+        }
 
         let cotangents: Vec<_> = results.iter().map(|&r| get(&self.cotangents, r)).collect();
         let at =
@@ -208,6 +225,7 @@ impl Backward {
 
     /// Classifies the values that were appended since the last call.
     fn extend_data(&mut self, graph: &Graph) {
+        self.gathered.extend(graph);
         let known = self.data.len();
         if known == graph.value_count() {
             return;
@@ -222,6 +240,8 @@ impl Backward {
                     graph.slots.get(read.slot.0 as usize).map(|s| s.kind),
                     Some(SlotKind::Param { .. })
                 ),
+                // It waits for a unit before it, and is made of parameters.
+                Op::CollectiveStart(_) if graph.gathers(&node).is_some() => false,
                 _ => !node.after().is_empty() || node.args().iter().any(|&a| get(&self.data, a)),
             };
             self.data.extend(node.results().map(|_| is_data));

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use super::{OriginId, Origins, Type};
+use super::{OriginId, Origins, Shard, Type};
 use crate::ops::{Alias, Op, OpError};
 
 /// A node: one op applied to values.
@@ -84,6 +84,11 @@ pub enum Policy {
     Dots,
     /// Values marked `name(x, "…")` with one of these names.
     Names(Vec<Arc<str>>),
+    /// All but gathered vectors, and what is made of them alone: the call of a unit of a sharded model.
+    /// It gathers again for its backward pass.
+    Gathers,
+    /// All: the region orders its backward pass, and recomputes nothing.
+    Everything,
 }
 
 /// A `checkpoint < … >`. Its nodes are contiguous: a region is a statement of the source.
@@ -209,6 +214,8 @@ pub struct Graph {
     types: Vec<Type>,
     type_ids: FxHashMap<Type, u32>,
     pub slots: Vec<Slot>,
+    /// The slots that hold a rank's part of a vector.
+    pub shards: FxHashMap<SlotId, Shard>,
     pub inputs: Vec<Input>,
     pub scalars: Vec<ScalarSource>,
     pub outputs: Vec<Output>,
@@ -237,6 +244,7 @@ impl Default for Graph {
             types: Vec::new(),
             type_ids: FxHashMap::default(),
             slots: Vec::new(),
+            shards: FxHashMap::default(),
             inputs: Vec::new(),
             scalars: Vec::new(),
             outputs: Vec::new(),
@@ -482,6 +490,7 @@ impl Graph {
             types: self.types.clone(),
             type_ids: self.type_ids.clone(),
             slots: self.slots.clone(),
+            shards: self.shards.clone(),
             inputs: self.inputs.clone(),
             scalars: self.scalars.clone(),
             regions: self

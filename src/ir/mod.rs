@@ -3,6 +3,7 @@
 mod graph;
 mod origin;
 mod release;
+mod shard;
 pub mod text;
 mod types;
 mod verify;
@@ -12,5 +13,6 @@ pub use graph::{
     RegionId, Release, Role, ScalarSource, Slot, SlotId, SlotKind, ValueId,
 };
 pub use origin::{Origin, OriginId, Origins};
+pub use shard::{Gathered, Shard};
 pub use types::{DType, MAX_BYTES, ShapeText, TooLarge, Type};
 pub use verify::verify;

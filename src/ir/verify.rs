@@ -115,6 +115,11 @@ impl Verifier<'_> {
     /// A read gives the value from before the step, so it comes before the writes. A recompute may
     /// read again: the order of the schedule graph keeps that read before the write.
     fn slots(&mut self) {
+        let slots = self.graph.slots.len();
+        for slot in self.graph.shards.keys().filter(|slot| slot.0 as usize >= slots) {
+            self.faults
+                .push((None, format!("a part is said to be in slot {}, which does not exist", slot.0)));
+        }
         let mut written = vec![false; self.graph.slots.len()];
         for node in self.graph.nodes() {
             self.node = Some(node.id);

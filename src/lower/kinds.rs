@@ -17,7 +17,10 @@ pub(super) fn buffer_kind(graph: &Graph, value: ValueId, home: Home, is_output: 
         },
         Home::Input(_) => BufferKind::Inputs,
         Home::Arena if is_output => BufferKind::Outputs,
-        Home::Arena if matches!(node.op(), Op::CollectiveStart(_) | Op::CollectiveDone(_)) => {
+        // Results of collectives, and vectors that are filled to be sent.
+        Home::Arena
+            if matches!(node.op(), Op::CollectiveStart(_) | Op::CollectiveDone(_) | Op::Insert(_)) =>
+        {
             BufferKind::Comm
         }
         Home::Arena if node.instance() != 0 => BufferKind::Recompute,
@@ -26,8 +29,15 @@ pub(super) fn buffer_kind(graph: &Graph, value: ValueId, home: Home, is_output: 
 }
 
 /// The kind of a temporary, given a node that reads it.
-pub(super) fn refine(made_by: Role, read_by: Role, reader_is_recompute: bool) -> Option<BufferKind> {
+pub(super) fn refine(
+    made_by: Role,
+    reader: &Op,
+    read_by: Role,
+    reader_is_recompute: bool,
+) -> Option<BufferKind> {
     match (made_by, read_by) {
+        // What is sent stays as it is until it has arrived.
+        _ if matches!(reader, Op::CollectiveStart(_)) => Some(BufferKind::Comm),
         (Role::Forward, Role::Backward { .. }) => Some(BufferKind::Activations),
         (Role::Forward, Role::Forward) if reader_is_recompute => Some(BufferKind::Activations),
         // Whoever but the backward pass reads its results reads whole gradients: updates, clipping.

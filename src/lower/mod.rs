@@ -7,6 +7,7 @@
 
 mod build;
 mod fuse;
+mod gather;
 mod kinds;
 mod layout;
 mod program;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use crate::{
     ir::{Graph, Role, verify},
     ops::OpError,
-    plan::{BufferKind, Instruction, Kernel, Plan},
+    plan::{BufferKind, Instruction, Kernel, Plan, Target},
     schedule::{self, BufferId, ScheduleGraph},
 };
 
@@ -28,11 +29,20 @@ use crate::{
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlanOptions {
     pub schedule: schedule::Options,
+    pub target: Target,
 }
 
 /// Plans a step. Errors are limits and faults of `tg`; what a program can do wrong was reported
 /// when it was elaborated.
 pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
+    let plan = plan_regions(graph, name, options)?;
+    // Of a model that is spread over ranks, units whose backward pass comes next.
+    let Some(kept) = gather::kept_once(graph) else { return Ok(plan) };
+    let other = plan_regions(&kept, name, options)?;
+    Ok(if other.peak_bytes() <= plan.peak_bytes() { other } else { plan })
+}
+
+fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
     let graph = lower(graph)?;
     let laid = layout::lay_out(&graph)?;
     check(&laid.graph)?;
@@ -40,13 +50,14 @@ pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, Op
     let members = fuse::members(&groups);
     let schedule = |graph: &ScheduleGraph| schedule::schedule_with_copies(graph, &options.schedule);
     let build::Built { planned, kernels, op_nodes, buffers, outputs, persistent_bytes, views, commits } =
-        build::build(&laid, &groups, &members, &schedule)?;
+        build::build(&laid, &groups, &members, options.target, &schedule)?;
     let (schedule_graph, schedule) = (planned.resolved.graph, planned.schedule);
     // Searches end early where the host asks them to: what they leave is no plan to keep.
     OpError::if_cancelled()?;
     let instructions = schedule::instructions(&schedule_graph, &schedule.order, &schedule.overwrites);
     let mut plan = Plan {
         name: name.into(),
+        target: options.target,
         graph: Arc::new(laid.graph),
         schedule_graph,
         kernels,
@@ -96,19 +107,21 @@ fn check(graph: &Graph) -> Result<(), OpError> {
 
 /// Tells kept activations and gradients from temporaries, by who reads them.
 fn refine_kinds(plan: &mut Plan) {
-    let stamp = |node| plan.graph.node(node).stamp();
     let mut kinds: Vec<(BufferId, BufferKind)> = Vec::new();
     for op in plan.schedule_graph.ops() {
         if matches!(plan.kernels[op.0 as usize], Kernel::Nothing) {
             continue;
         }
-        let reader = stamp(plan.op_nodes[op.0 as usize]);
+        let node = plan.graph.node(plan.op_nodes[op.0 as usize]);
+        let reader = node.stamp();
         for &read in plan.schedule_graph.reads(op) {
             let buffer = &plan.buffers[read.0 as usize];
             let maker = plan.graph.producer(buffer.value).0.stamp();
             if buffer.kind == BufferKind::Temporaries {
                 let is_recompute = reader.instance != 0 && maker.instance == 0;
-                kinds.extend(kinds::refine(maker.role, reader.role, is_recompute).map(|kind| (read, kind)));
+                kinds.extend(
+                    kinds::refine(maker.role, node.op(), reader.role, is_recompute).map(|kind| (read, kind)),
+                );
             }
         }
     }

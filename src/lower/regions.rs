@@ -10,7 +10,10 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    ir::{Bind, Cursor, GradCallId, Graph, Node, NodeId, Output, Policy, Region, RegionId, Role, ValueId},
+    ir::{
+        Bind, Cursor, Gathered, GradCallId, Graph, Node, NodeId, Output, Policy, Region, RegionId, Role,
+        ValueId,
+    },
     ops::{Alias, Barrier, BarrierKind, Op, OpError},
 };
 
@@ -35,6 +38,8 @@ struct Level<'g> {
     recomputes: FxHashSet<Recompute>,
     /// Values of outermost regions that the backward pass uses as they are.
     kept: FxHashSet<ValueId>,
+    /// What is made of gathered vectors alone.
+    gathered: Gathered,
     /// What each recompute saves: values from outside its region, in order of first use.
     saved: FxHashMap<Recompute, Vec<ValueId>>,
 }
@@ -49,6 +54,7 @@ impl<'g> Level<'g> {
             top,
             recomputes: FxHashSet::default(),
             kept: FxHashSet::default(),
+            gathered: Gathered::new(graph),
             saved: FxHashMap::default(),
         };
         level.recomputes = graph.nodes().filter_map(|n| level.entry(&n)).collect();
@@ -105,14 +111,21 @@ impl<'g> Level<'g> {
                     Policy::Names(names) => node
                         .results()
                         .any(|r| self.graph.marks.get(&r).is_some_and(|mark| names.contains(mark))),
+                    Policy::Gathers => !self.is_gathered(&node),
+                    Policy::Everything => true,
                 };
-            // A collective must not be issued twice.
-            if by_policy || matches!(node.op(), Op::CollectiveDone(_)) {
+            // A collective must not be issued twice, except for one that gathers what is used again.
+            if by_policy || (matches!(node.op(), Op::CollectiveDone(_)) && !self.is_gathered(&node)) {
                 kept.extend(node.results());
             }
             kept.extend(region.keep.iter().copied().filter(|_| region.nodes.start == node.id.0));
         }
         kept
+    }
+
+    /// Whether the results of a node are made of gathered vectors alone.
+    fn is_gathered(&self, node: &Node<'_>) -> bool {
+        node.results().next().is_some_and(|r| self.gathered.of(r).is_some())
     }
 
     /// What each recompute saves, and which values of regions others than their own backward pass
@@ -179,6 +192,8 @@ struct Rebuild<'l> {
     /// Of each old region that goes on, the new one.
     regions: FxHashMap<RegionId, RegionId>,
     clones: FxHashMap<Recompute, Clones>,
+    /// Of each backward pass, the barriers of the units that it gathers again, in its order.
+    units: FxHashMap<GradCallId, Vec<NodeId>>,
 }
 
 /// A region's recompute.
@@ -202,6 +217,7 @@ impl<'l> Rebuild<'l> {
             nodes: Vec::with_capacity(level.graph.len()),
             regions: FxHashMap::default(),
             clones: FxHashMap::default(),
+            units: FxHashMap::default(),
         }
     }
 
@@ -257,6 +273,9 @@ impl<'l> Rebuild<'l> {
             clones.saved = saved.iter().copied().zip(passed.iter().copied()).collect();
             gated.extend(passed.iter().copied());
             barrier = Some(id);
+            if region.policy == Policy::Gathers {
+                self.units.entry(recompute.1).or_default().push(id);
+            }
             *instances += 1;
         }
         let instance = if barrier.is_some() { *instances } else { 0 };
@@ -289,7 +308,7 @@ impl<'l> Rebuild<'l> {
                     }
                     continue;
                 }
-                Op::CollectiveStart(_) | Op::CollectiveDone(_) => {
+                Op::CollectiveStart(_) | Op::CollectiveDone(_) if !self.level.is_gathered(&node) => {
                     for result in node.results() {
                         let value = self.value(result);
                         self.clones(recompute).values.insert(result, value);
@@ -311,7 +330,8 @@ impl<'l> Rebuild<'l> {
             // parameters and constants do not run: it is their users that have to wait.
             let runs = node.op().memory().alias != Alias::View
                 && !matches!(node.op(), Op::Read(_) | Op::Const(_) | Op::Scalar(_) | Op::Input(_));
-            after.extend(barrier.filter(|_| runs && !is_gated));
+            let waits_for = barrier.filter(|_| runs && !is_gated);
+            after.extend(waits_for.map(|barrier| self.gather_behind(&node, recompute, barrier)));
             let region = self.region(node.region(), Some(recompute));
             let op = self.retarget(node.op(), Some(recompute));
             let role = self.role(node.role(), Some(recompute));
@@ -323,6 +343,16 @@ impl<'l> Rebuild<'l> {
             self.record(&node, new, Some(recompute));
         }
         Ok(())
+    }
+
+    /// The barrier that a node of a recompute waits for: its own. What gathers a unit may start behind
+    /// the barrier of a unit whose backward pass comes before, as many units as are gathered ahead.
+    fn gather_behind(&self, node: &Node<'_>, recompute: Recompute, own: NodeId) -> NodeId {
+        let Some((_, shard)) = self.level.graph.gathers(node) else { return own };
+        let barriers = self.units.get(&recompute.1).map(Vec::as_slice).unwrap_or_default();
+        let place = barriers.iter().position(|&b| b == own);
+        let ahead = place.map(|k| k.saturating_sub(shard.prefetch as usize));
+        ahead.and_then(|k| barriers.get(k)).copied().unwrap_or(own)
     }
 
     fn push(&mut self, op: Op, args: &[ValueId], after: &[NodeId], stamp: Cursor) -> Result<NodeId, OpError> {

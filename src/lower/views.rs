@@ -105,7 +105,7 @@ fn saves(graph: &Graph, base: ValueId, ty: &Type) -> bool {
 }
 
 fn depends_on_strides(op: &Op) -> bool {
-    let is_free = matches!(op, Op::Reduce(_) | Op::ArgReduce(_) | Op::Concat(_) | Op::Pad(_));
+    let is_free = matches!(op, Op::Reduce(_) | Op::ArgReduce(_) | Op::Concat(_) | Op::Pad(_) | Op::Insert(_));
     !is_free && !is_elementwise(op) && op.memory().alias == Alias::Fresh
 }
 

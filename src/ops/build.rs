@@ -114,6 +114,16 @@ impl Graph {
         self.reshape(summed, shape)
     }
 
+    /// `whole` with `piece` written over the part at `ranges`.
+    pub fn insert(
+        &mut self,
+        whole: ValueId,
+        piece: ValueId,
+        ranges: &[SliceRange],
+    ) -> Result<ValueId, OpError> {
+        self.value(Insert { ranges: ranges.into() }, &[whole, piece])
+    }
+
     pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, OpError> {
         self.value(MatMul, &[a, b])
     }

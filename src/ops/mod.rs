@@ -49,7 +49,7 @@ pub use pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGather, MaxPool2dGr
 pub use reduce::{ArgReduce, Reduce, ReduceKind};
 pub use softmax::{LogSoftmax, Softmax, SoftmaxGrad};
 pub use stop_grad::StopGrad;
-pub use view::{Broadcast, Concat, Copy, Layout, Pad, Reshape, Slice, SliceRange, Transpose};
+pub use view::{Broadcast, Concat, Copy, Insert, Layout, Pad, Reshape, Slice, SliceRange, Transpose};
 
 /// Why an op cannot be applied to its operands. The message names the op and every shape, and
 /// stands alone: lower case, no full stop.
@@ -274,7 +274,7 @@ ops! {
     // Element by element.
     Unary, Binary, Select, Cast,
     // Views and movement.
-    Reshape, Transpose, Broadcast, Slice, Copy, Concat, Pad, Gather, ScatterAdd, StopGrad,
+    Reshape, Transpose, Broadcast, Slice, Copy, Concat, Pad, Insert, Gather, ScatterAdd, StopGrad,
     // Sums and products.
     Reduce, ArgReduce, MatMul,
     // Networks.

@@ -142,6 +142,13 @@ pub struct Pad {
     pub ranges: Box<[SliceRange]>,
 }
 
+/// Operand 0 with operand 1 written over the part at `ranges`, whose sizes are the shape of operand
+/// 1; where operand 0 is a vector, operand 1 may have any shape with as many elements. Where operand 0 is dead afterwards, its buffer is the result's and only the part is written.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Insert {
+    pub ranges: Box<[SliceRange]>,
+}
+
 impl Operation for Reshape {
     fn name(&self) -> &'static str {
         "reshape"
@@ -285,6 +292,11 @@ fn ranges_text(ranges: &[SliceRange]) -> String {
     let parts: Vec<String> =
         ranges.iter().map(|r| format!("({}, {}, {})", r.start, r.step, r.size)).collect();
     format!("[{}]", parts.join(", "))
+}
+
+/// Whether the ranges choose a part of this shape.
+fn sizes_are(ranges: &[SliceRange], shape: &[usize]) -> bool {
+    ranges.len() == shape.len() && ranges.iter().zip(shape).all(|(r, &dim)| r.size == dim)
 }
 
 /// Whether every range lies inside its axis.
@@ -453,9 +465,7 @@ impl Operation for Pad {
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
         let [x] = expect_args(self.name(), args)?;
-        let sizes_fit =
-            self.ranges.len() == x.rank() && self.ranges.iter().zip(x.shape()).all(|(r, &dim)| r.size == dim);
-        if !sizes_fit || !ranges_fit(&self.ranges, &self.shape) {
+        if !sizes_are(&self.ranges, x.shape()) || !ranges_fit(&self.ranges, &self.shape) {
             return Err(OpError::new(format!(
                 "`pad` of {x} to {} at (start, step, size) {} does not fit",
                 ShapeText(&self.shape),
@@ -484,5 +494,61 @@ impl Operation for Pad {
 
     fn attributes(&self) -> String {
         format!("shape={:?}, ranges={}", self.shape, ranges_text(&self.ranges))
+    }
+}
+
+impl Operation for Insert {
+    fn name(&self) -> &'static str {
+        "insert"
+    }
+
+    fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
+        let [whole, piece] = expect_args(self.name(), args)?;
+        // Into a vector, a piece of any shape goes row by row.
+        let is_row = matches!(&self.ranges[..], [range] if range.step == 1 && range.size == piece.elements());
+        if whole.dtype() != piece.dtype()
+            || !(is_row || sizes_are(&self.ranges, piece.shape()))
+            || !ranges_fit(&self.ranges, whole.shape())
+        {
+            return Err(OpError::new(format!(
+                "`insert` of {piece} into {whole} at (start, step, size) {} does not fit",
+                ranges_text(&self.ranges)
+            )));
+        }
+        Ok(vec![whole.clone()])
+    }
+
+    fn grad(&self, graph: &mut Graph, at: &GradNode<'_>) -> Result<Gradient, OpError> {
+        let Some(g) = at.cotangent(0) else { return Ok(Gradient::Args(vec![None, None])) };
+        let whole = if at.wants(0) {
+            let zeros = graph.splat_like(at.arg(1)?, 0.0)?;
+            Some(graph.insert(g, zeros, &self.ranges)?)
+        } else {
+            None
+        };
+        let shape = graph.ty(at.arg(1)?).shape().to_vec();
+        let piece = if at.wants(1) {
+            let slice = graph.value(Slice { ranges: self.ranges.clone() }, &[g])?;
+            Some(if graph.ty(slice).shape() == shape { slice } else { graph.reshape(slice, &shape)? })
+        } else {
+            None
+        };
+        Ok(Gradient::Args(vec![whole, piece]))
+    }
+
+    fn memory(&self) -> Memory {
+        Memory { overwrites: vec![(0, 0)], strided: true, ..Memory::FRESH }
+    }
+
+    fn flops(&self, _args: &[&Type], _results: &[&Type]) -> f64 {
+        0.0
+    }
+
+    fn cpu(&self, call: &Call<'_>) -> Result<(), OpError> {
+        movement::insert(call, &self.ranges)
+    }
+
+    fn attributes(&self) -> String {
+        format!("ranges={}", ranges_text(&self.ranges))
     }
 }

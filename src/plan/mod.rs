@@ -3,12 +3,14 @@
 mod kernel;
 mod moves;
 mod refused;
+mod target;
 
 use std::sync::Arc;
 
 pub use kernel::{Access, Elementwise, Instr, Kernel, Reg};
 pub use moves::{Excess, Move, Moved};
 pub use refused::{Refusal, RefusalReason};
+pub use target::Target;
 
 pub use crate::schedule::{Instruction, Schedule};
 
@@ -129,6 +131,7 @@ pub enum CommitReason {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub name: Arc<str>,
+    pub target: Target,
     /// After lowering, simplification and layout.
     pub graph: Arc<Graph>,
     pub schedule_graph: ScheduleGraph,

@@ -19,6 +19,8 @@ pub enum Command {
     Load(String),
     /// `:explain CODE`
     Explain(String),
+    /// `:device`, `:device NAME`
+    Device(Option<String>),
     /// `:time`: on or off
     Time,
     /// `:reset`
@@ -37,6 +39,7 @@ pub const COMMANDS: &[(&str, &str, &str)] = &[
     ("ir", "[STEP]", "the intermediate representation of a step"),
     ("load", "FILE", "run a program in this session"),
     ("explain", "CODE", "the page on a diagnostic"),
+    ("device", "[DEVICE]", "where steps run: `cpu`, `cuda`, `cuda:N` or `auto`"),
     ("time", "", "switch the display of run times on or off"),
     ("reset", "", "forget everything"),
     ("quit", "", "leave; so does Ctrl-D"),
@@ -59,6 +62,7 @@ pub fn parse(line: &str) -> Result<Command, String> {
     match expand(name)? {
         "help" => Ok(Command::Help(optional())),
         "type" => Ok(Command::Type(required("an expression")?)),
+        "device" => Ok(Command::Device(optional())),
         "plan" => Ok(Command::Plan(optional())),
         "ir" => Ok(Command::Ir(optional())),
         "load" => Ok(Command::Load(required("a file")?)),

@@ -16,7 +16,7 @@ use crate::{
         source,
     },
     diagnostic::Error,
-    engine::{Engine, Evaluated, Session, Source},
+    engine::{Device, Engine, Evaluated, Session, Source},
     ir,
     report::{self, Bytes, explain, visible},
     syntax,
@@ -28,9 +28,12 @@ use input::{Input, Line};
 ///
 /// From a pipe it behaves like a script: no prompts, and the exit code says whether an input
 /// failed.
-pub fn run(file: Option<&Path>, output: &mut Output) -> Exit {
+pub fn run(file: Option<&Path>, device: Device, output: &mut Output) -> Exit {
+    if let Err(missing) = device.check() {
+        return complain(output, &format!("{missing}"));
+    }
     let mut input = Input::standard();
-    let mut repl = Repl::new();
+    let mut repl = Repl::new(device);
     let mut exit = Exit::Success;
     if input.is_terminal() {
         output.out(&format!("tg {}; `:help` lists commands\n", env!("CARGO_PKG_VERSION")));
@@ -95,13 +98,14 @@ struct Repl {
     session: Session,
     printer: Printer,
     is_timed: bool,
+    device: Device,
 }
 
 impl Repl {
-    fn new() -> Repl {
-        let mut session = Engine::new().session();
+    fn new(device: Device) -> Repl {
+        let mut session = Engine::new().with_device(device).session();
         let printer = Printer::attach(&mut session);
-        Repl { session, printer, is_timed: false }
+        Repl { session, printer, is_timed: false, device }
     }
 
     fn answer(&mut self, text: &str, output: &mut Output) -> Next {
@@ -202,11 +206,31 @@ impl Repl {
                 answer(output, if self.is_timed { "times are shown\n" } else { "times are not shown\n" })
             }
             Command::Reset => {
-                *self = Repl { is_timed: self.is_timed, ..Repl::new() };
+                *self = Repl { is_timed: self.is_timed, ..Repl::new(self.device) };
                 Exit::Success
             }
+            Command::Device(None) => answer(output, &format!("{}\n", self.device.resolved())),
+            Command::Device(Some(name)) => self.change_device(&name, output),
             // `answer` leaves before it comes here.
             Command::Quit => Exit::Success,
+        }
+    }
+
+    /// Steps that run from here on run there; what is held moves with them.
+    fn change_device(&mut self, name: &str, output: &mut Output) -> Exit {
+        let device = match name.parse::<Device>() {
+            Ok(device) => device,
+            Err(error) => return complain(output, &error.to_string()),
+        };
+        if let Err(missing) = device.check() {
+            return complain(output, &missing.to_string());
+        }
+        match self.session.set_device(device) {
+            Ok(()) => {
+                self.device = device;
+                answer(output, &format!("{}\n", device.resolved()))
+            }
+            Err(error) => fail(&error, output),
         }
     }
 

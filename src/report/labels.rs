@@ -205,10 +205,10 @@ mod tests {
         assert_eq!(
             placed.lines[2..],
             [
-                "    │         ╰──────────── the weight gradients of this region may wait",
-                "    │                │      to the end of the step, all together",
-                "    │                ╰──── the weight gradients of this region may wait",
-                "    │                      to the end of the step, all together"
+                "    │         ╰──────────── the weight gradients of this region may",
+                "    │                │      wait to the end of the step, all together",
+                "    │                ╰──── the weight gradients of this region may",
+                "    │                      wait to the end of the step, all together"
             ]
         );
     }

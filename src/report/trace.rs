@@ -19,16 +19,27 @@ const FREES: u32 = 2;
 
 /// The trace of some plans, as one JSON text.
 pub fn trace(plans: &[Arc<Plan>], sources: &SourceMap) -> String {
-    let mut events = Vec::new();
+    let mut events = Events(r#"{"traceEvents":["#.to_owned());
     for (k, plan) in plans.iter().enumerate() {
         step(k as u32 + 1, plan, sources, &mut events);
     }
-    let mut text = json!({ "traceEvents": events, "displayTimeUnit": "ns" }).to_string();
-    text.push('\n');
-    text
+    events.0.push_str("],\"displayTimeUnit\":\"ns\"}\n");
+    events.0
 }
 
-fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Vec<Value>) {
+/// The text so far: as values, the events of a large plan would take many times its room.
+struct Events(String);
+
+impl Events {
+    fn push(&mut self, event: Value) {
+        if !self.0.ends_with('[') {
+            self.0.push(',');
+        }
+        self.0.push_str(&event.to_string());
+    }
+}
+
+fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Events) {
     let view = View::new(plan, sources);
     let name = |what: &str, thread: u32, name: &str| json!({ "ph": "M", "name": what, "pid": process, "tid": thread, "args": { "name": name } });
     events.push(name("process_name", 0, &format!("step {}", plan.name)));

@@ -6,7 +6,7 @@ use super::{
     index::Index,
     parts,
     profile::{Profile, profile},
-    refute::refute,
+    refute::{NARROW, Refutation, WIDE, refute},
 };
 
 /// Arcs that all cuts of one bound may look at together.
@@ -17,6 +17,12 @@ pub(super) const REFUTE_WORK: u64 = 40_000_000;
 /// Arcs that cuts of independent parts may look at.
 pub(super) const PARTS_WORK: u64 = 4_000_000;
 const BISECTIONS: usize = 4;
+
+/// Where a gap of more than one part in so many is left in a graph of at most so many ops, proofs may
+/// look at more ops and places, and at so many arcs: about a second.
+const WIDE_GAP: i64 = 100;
+const WIDE_OPS: usize = 1024;
+const WIDE_WORK: u64 = 400_000_000;
 
 /// No order, and no choice of overwrites, has a lower live peak.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +35,9 @@ pub struct Bound {
     pub before: Vec<OpId>,
     /// One cut was not enough: the places of undecided ops were told apart.
     pub branched: bool,
+    /// How, where that was by single edges: not where all orders of a small graph were searched,
+    /// where independent parts were merged, or where views may be copied.
+    pub refutation: Option<Refutation>,
 }
 
 /// The bound on all orders of a graph, and on all choices of copies. `order` is a good one: its hottest ops are looked at first,
@@ -50,21 +59,27 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
         proof.raise(merged.units);
     }
     if proof.units < profile.peak {
-        tighten(&ix, &order, &mut proof, REFUTE_WORK);
+        tighten(&ix, &order, &mut proof, REFUTE_WORK, true);
     }
     proof.to_bound(&ix)
 }
 
 /// Raises a bound that is below the peak of `order`: to that peak if it can be proved optimal,
-/// otherwise as far as bisection gets.
-pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u64) {
+/// otherwise as far as bisection gets. Where much is left, the peak itself is tried a second time, with
+/// more work; not unless a proof of it `closes` the gap.
+pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u64, closes: bool) {
     let profile = profile(ix, order);
     let mut target = profile.peak;
-    for _ in 0..BISECTIONS {
+    for step in 0..BISECTIONS {
         let mut share = work / 2;
         work -= share;
-        if refute(ix, order, &profile, target, &mut share) {
-            proof.raise(target);
+        let mut found = refute(ix, order, &profile, target, NARROW, &mut share);
+        let gap = profile.peak - proof.units;
+        if found.is_none() && closes && step == 0 && gap > profile.peak / WIDE_GAP && ix.ops <= WIDE_OPS {
+            found = refute(ix, order, &profile, target, WIDE, &mut WIDE_WORK.clone());
+        }
+        if let Some(found) = found {
+            proof.refute(target, found);
             if target == profile.peak {
                 return;
             }
@@ -87,13 +102,21 @@ pub(super) struct Proof {
     /// Free ops done before `op` in the best cut.
     pub(super) done: Vec<u32>,
     pub(super) branched: bool,
+    pub(super) refutation: Option<Refutation>,
 }
 
 impl Proof {
     /// A search has shown that nothing is below `units`.
     pub(super) fn raise(&mut self, units: i64) {
         if units > self.units {
-            (self.units, self.branched) = (units, true);
+            (self.units, self.branched, self.refutation) = (units, true, None);
+        }
+    }
+
+    /// The same, by edges that follow from cuts.
+    pub(super) fn refute(&mut self, units: i64, refutation: Refutation) {
+        if units > self.units {
+            (self.units, self.branched, self.refutation) = (units, true, Some(refutation));
         }
     }
 
@@ -113,7 +136,13 @@ impl Proof {
             }
         }
         let before = (0..ix.ops as u32).filter(|&u| before[u as usize]).map(OpId).collect();
-        Bound { bytes: ix.to_bytes(self.units), op: Some(OpId(op)), before, branched: self.branched }
+        Bound {
+            bytes: ix.to_bytes(self.units),
+            op: Some(OpId(op)),
+            before,
+            branched: self.branched,
+            refutation: self.refutation.clone(),
+        }
     }
 }
 
@@ -131,15 +160,21 @@ pub(super) fn footprints(ix: &Index) -> Proof {
         .map(|v| (ix.made[v] - ix.saved(v, |_| true) + ix.workspace[v], v as u32))
         .min();
     let mut best = match first {
-        Some((grows, v)) => {
-            Proof { units: inputs + ix.unread + grows, op: Some(v), done: Vec::new(), branched: false }
+        Some((grows, v)) => Proof {
+            units: inputs + ix.unread + grows,
+            op: Some(v),
+            done: Vec::new(),
+            branched: false,
+            refutation: None,
+        },
+        None => {
+            Proof { units: inputs + ix.unread, op: None, done: Vec::new(), branched: false, refutation: None }
         }
-        None => Proof { units: inputs + ix.unread, op: None, done: Vec::new(), branched: false },
     };
     for v in 0..ix.ops {
         let units = footprint(ix, v);
         if units > best.units {
-            best = Proof { units, op: Some(v as u32), done: Vec::new(), branched: false };
+            best = Proof { units, op: Some(v as u32), done: Vec::new(), branched: false, refutation: None };
         }
     }
     best
@@ -159,7 +194,13 @@ pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &m
         let op = order[at as usize];
         let cut = cutter.solve(op, profile.live[at as usize], profile.peak, work);
         if cut.units > best.units {
-            best = Proof { units: cut.units, op: Some(op), done: cut.smallest, branched: false };
+            best = Proof {
+                units: cut.units,
+                op: Some(op),
+                done: cut.smallest,
+                branched: false,
+                refutation: None,
+            };
         }
     }
     certify(&mut best, order, profile, &mut cutter, work);
@@ -194,7 +235,8 @@ pub(super) fn rough(graph: &ScheduleGraph, ix: &Index) -> Bound {
         let units = sum(ix.reads.get(v)) + sum(ix.makes.get(v)) - saved + u128::from(graph.workspace(op));
         let units = u64::try_from(units).unwrap_or(u64::MAX);
         if units > best.bytes {
-            let before = Proof { units: 0, op: Some(op.0), done: Vec::new(), branched: false };
+            let before =
+                Proof { units: 0, op: Some(op.0), done: Vec::new(), branched: false, refutation: None };
             best = Bound { bytes: units, ..before.to_bound(ix) };
         }
     }

@@ -349,7 +349,9 @@ pub(super) fn bound_of_choices(
                 proof = whole;
             }
         } else if options.prove {
-            bound::tighten(&ix, &order, &mut proof, bound::REFUTE_WORK);
+            // The order may be worse here than it is with the copies that are not decided yet.
+            let closes = options.order == OrderKind::Best && ix.to_bytes(profile.peak) >= enough;
+            bound::tighten(&ix, &order, &mut proof, bound::REFUTE_WORK, closes);
         }
     }
     in_graph(&relaxed, graph, &proof.to_bound(&ix))
@@ -363,7 +365,8 @@ fn in_graph(relaxed: &Relaxed, graph: &ScheduleGraph, bound: &Bound) -> Bound {
     before.sort_unstable();
     before.retain(|&b| Some(b) != op);
     debug_assert!(before.iter().all(|op| (op.0 as usize) < graph.op_count()));
-    Bound { before: if op.is_some() { before } else { Vec::new() }, op, ..*bound }
+    let before = if op.is_some() { before } else { Vec::new() };
+    Bound { bytes: bound.bytes, op, before, branched: bound.branched, refutation: None }
 }
 
 /// A bound on a graph as one on the graph with copies: the copies that the ops done need are done.
@@ -386,7 +389,7 @@ fn in_resolved(resolved: &Resolved, bound: &Bound) -> Bound {
         }
     }
     let before = graph.ops().filter(|op| done[op.0 as usize]).collect();
-    Bound { before, op: Some(op), ..*bound }
+    Bound { bytes: bound.bytes, op: Some(op), before, branched: bound.branched, refutation: None }
 }
 
 /// The order of the ops that are not copies, in the graph without copies.

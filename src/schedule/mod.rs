@@ -36,6 +36,7 @@ pub use graph::{
 pub use outcome::{Instruction, Schedule};
 pub use place::{Places, place};
 pub use profile::instructions;
+pub use refute::{End, Forced, Refutation};
 pub use repair::{Repair, repair};
 pub use views::{Resolved, Source, resolve};
 pub use worst::{Worst, WorstOptions, worst_order};

@@ -9,45 +9,94 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
+    OpId,
     cut::{Cut, Cutter, Extra},
     index::Index,
     profile::Profile,
 };
 
-/// Ops whose cuts are looked at in one attempt, hottest first, and places tried for each.
-const HOT_OPS: usize = 24;
-const NEIGHBOURS: usize = 48;
-/// Depth of the case distinctions.
-const DEPTH: usize = 4;
+/// How much one attempt looks at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Width {
+    /// Ops whose cuts are looked at, hottest first.
+    hot: usize,
+    /// Places tried for each.
+    near: usize,
+    /// Depth of the case distinctions.
+    depth: usize,
+}
+
+/// For most graphs.
+pub(super) const NARROW: Width = Width { hot: 24, near: 48, depth: 4 };
+
+/// Where many steps are alike, what follows for one step must be carried through all the others.
+pub(super) const WIDE: Width = Width { hot: 150, near: 200, depth: 4 };
+
+/// A proof that every order reaches some number of bytes. Edges are assumed in turn; each of them
+/// holds because the opposite, with all edges before it, brings the cut of an op to that number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refutation {
+    pub edges: Vec<Forced>,
+    pub end: End,
+}
+
+/// `first` runs before `second`, one of which is `op`: otherwise the cut at `op` reaches the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forced {
+    pub op: OpId,
+    pub first: OpId,
+    pub second: OpId,
+}
+
+/// Why no order is left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The cut at this op reaches the target, or the edges contradict each other there.
+    Cut(OpId),
+    /// The cut at `op` does so with `other` done, and with `other` not done.
+    Both { op: OpId, other: OpId },
+    /// With the first before the second, and with the second before the first.
+    Fork { ops: [OpId; 2], cases: Box<[Refutation; 2]> },
+}
 
 struct Refuter<'a, 'w> {
     /// What is alive at each position of the order at hand.
     live: &'a [i64],
     target: i64,
+    width: Width,
     work: &'w mut u64,
 }
 
-/// True if every order reaches `target`. False says nothing.
-pub(super) fn refute(ix: &Index, order: &[u32], profile: &Profile, target: i64, work: &mut u64) -> bool {
+/// A proof that every order reaches `target`. `None` says nothing.
+pub(super) fn refute(
+    ix: &Index,
+    order: &[u32],
+    profile: &Profile,
+    target: i64,
+    width: Width,
+    work: &mut u64,
+) -> Option<Refutation> {
     let mut hot: Vec<u32> = (0..order.len() as u32).collect();
     hot.sort_by_key(|&at| std::cmp::Reverse(profile.live[at as usize]));
-    hot.truncate(HOT_OPS);
+    hot.truncate(width.hot);
     let hot: Vec<u32> = hot.into_iter().map(|at| order[at as usize]).collect();
-    let mut refuter = Refuter { live: &profile.live, target, work };
+    let mut refuter = Refuter { live: &profile.live, target, width, work };
     let mut cutter = Cutter::new(ix, order);
-    refuter.attempt(&mut cutter, &hot, DEPTH)
+    refuter.attempt(&mut cutter, &hot, width.depth)
 }
 
 impl Refuter<'_, '_> {
-    fn attempt(&mut self, cutter: &mut Cutter<'_>, hot: &[u32], depth: usize) -> bool {
+    fn attempt(&mut self, cutter: &mut Cutter<'_>, hot: &[u32], depth: usize) -> Option<Refutation> {
+        let mut edges: Vec<Forced> = Vec::new();
+        let cut_at = |edges: Vec<Forced>, op: u32| Some(Refutation { edges, end: End::Cut(OpId(op)) });
         // The last cut of each op; with more edges it can only have grown.
         let mut cuts: FxHashMap<u32, i64> = FxHashMap::default();
         for &v in hot {
             if *self.work == 0 {
-                return false;
+                return None;
             }
             if self.solve(cutter, v, &mut cuts) {
-                return true;
+                return cut_at(edges, v);
             }
         }
         // Ops that gave no edge since the last one was added.
@@ -63,16 +112,16 @@ impl Refuter<'_, '_> {
             settled.insert(v);
             let (cut, mut solved) = cutter.solve_open(v, self.live(cutter, v), self.target, self.work);
             if cut.units >= self.target {
-                return true;
+                return cut_at(edges, v);
             }
             cuts.insert(v, cut.units);
             let here = cutter.position[v as usize];
             let mut near = open_places(&cut, solved.len() > 1);
             near.sort_by_key(|&(u, _, _)| (cutter.position[u as usize].abs_diff(here), u));
-            near.truncate(NEIGHBOURS);
+            near.truncate(self.width.near);
             for (u, ask_before, ask_after) in near {
                 if *self.work == 0 {
-                    return false;
+                    return None;
                 }
                 let mut place = |asked: bool, done: bool, work: &mut u64| -> i64 {
                     if !asked {
@@ -84,7 +133,7 @@ impl Refuter<'_, '_> {
                 let before = place(ask_before, true, self.work);
                 let after = place(ask_after, false, self.work);
                 if before >= self.target && after >= self.target {
-                    return true;
+                    return Some(Refutation { edges, end: End::Both { op: OpId(v), other: OpId(u) } });
                 }
                 if before < self.target && after < self.target {
                     let both = before.min(after).saturating_mul(4).saturating_add(before.max(after));
@@ -95,32 +144,29 @@ impl Refuter<'_, '_> {
                 }
                 let (first, second) = if before >= self.target { (v, u) } else { (u, v) };
                 cutter.extra.add(first, second);
+                edges.push(Forced { op: OpId(v), first: OpId(first), second: OpId(second) });
                 if self.solve(cutter, u, &mut cuts) {
-                    return true;
+                    return cut_at(edges, u);
                 }
                 settled.clear();
                 fork = None;
                 break;
             }
         }
-        let Some((_, u, v)) = fork else { return false };
-        if depth == 0 {
-            return false;
-        }
+        let (_, u, v) = fork.filter(|_| depth > 0)?;
         let mut hot: Vec<u32> = cuts.keys().copied().collect();
         hot.sort_by_key(|op| (std::cmp::Reverse(cuts[op]), *op));
-        hot.truncate(HOT_OPS);
+        hot.truncate(self.width.hot);
         let known: Extra = cutter.extra.clone();
         hot.retain(|&op| op != u && op != v);
         hot.extend([u, v]);
-        for (first, second) in [(u, v), (v, u)] {
+        let mut case = |first: u32, second: u32| {
             cutter.extra = known.clone();
             cutter.extra.add(first, second);
-            if !self.attempt(cutter, &hot, depth - 1) {
-                return false;
-            }
-        }
-        true
+            self.attempt(cutter, &hot, depth - 1)
+        };
+        let cases = Box::new([case(u, v)?, case(v, u)?]);
+        Some(Refutation { edges, end: End::Fork { ops: [OpId(u), OpId(v)], cases } })
     }
 
     fn live(&self, cutter: &Cutter<'_>, op: u32) -> i64 {

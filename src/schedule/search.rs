@@ -14,7 +14,7 @@ use super::{
     index::Index,
     parts,
     profile::profile,
-    refute::refute,
+    refute::{NARROW, refute},
 };
 
 type Heuristic = fn(&Index) -> Vec<u32>;
@@ -63,9 +63,9 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
         OrderKind::Dfs => (DFS[..1].to_vec(), Vec::new()),
     };
     let end = Instant::now().checked_add(options.time_limit);
+    let is_best = options.order == OrderKind::Best;
     let mut search =
         Search { ix, found: Vec::new(), proof: bound::footprints(ix), end, proves: options.prove };
-    let is_best = options.order == OrderKind::Best;
     search.run(&first);
     let merged = if is_best { search.merge() } else { 0 };
     search.cut();
@@ -81,7 +81,7 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
         let merged = search.merge();
         search.proof.raise(merged);
     }
-    search.tighten();
+    search.tighten(is_best);
     let proof = search.proof;
     match search.found.into_iter().next() {
         Some(best) => Chosen { order: best.order, found_by: best.by, proof },
@@ -157,8 +157,9 @@ impl Search<'_> {
             let best = &self.found[0];
             let profile = profile(self.ix, &best.order);
             let mut work = bound::REFUTE_WORK / if self.proves { 8 } else { 64 };
-            if refute(self.ix, &best.order, &profile, best.peak, &mut work) {
-                self.proof.raise(best.peak);
+            let peak = best.peak;
+            if let Some(found) = refute(self.ix, &best.order, &profile, peak, NARROW, &mut work) {
+                self.proof.refute(peak, found);
             }
         }
     }
@@ -203,11 +204,12 @@ impl Search<'_> {
         }
     }
 
-    fn tighten(&mut self) {
+    /// An order that was asked for need not be near its bound.
+    fn tighten(&mut self, is_best: bool) {
         let is_late = self.end.is_some_and(|end| Instant::now() >= end);
         if self.proves && !is_late && self.is_open() {
             let work = bound::REFUTE_WORK / self.share();
-            bound::tighten(self.ix, &self.found[0].order, &mut self.proof, work);
+            bound::tighten(self.ix, &self.found[0].order, &mut self.proof, work, is_best);
         }
     }
 }

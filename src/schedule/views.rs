@@ -169,7 +169,8 @@ impl Relaxed {
 /// Splits each base into the parts that its views would copy and the rest. A part is alive until
 /// its view's last reader, which holds the base or the copy; the rest until the last reader that no
 /// copy can serve. While the base is alive, all of it is counted once; when it is dead, the parts
-/// that are still read are copies. So no plan has less alive than the same order has here.
+/// that are still read are copies. So no plan has less alive than the same order has here. What a
+/// view waits for reads all of the base: until then nothing can have been copied for that view.
 ///
 /// Views that do not fit beside larger ones (they overlap) are left out, which only lowers the
 /// figure. Where the base overwrites something when it is made, the rest does, and the parts are
@@ -189,6 +190,7 @@ pub(super) fn relax(graph: &ScheduleGraph) -> Relaxed {
             *entry = true;
         }
     }
+    let mut search_work = HELD_WORK;
     for base in graph.viewed() {
         let index = base.buffer.0 as usize;
         let flags = rewrite.flags[index];
@@ -219,6 +221,11 @@ pub(super) fn relax(graph: &ScheduleGraph) -> Relaxed {
             }
             for &(op, made) in &view.overwriters {
                 rewrite.pair(op, made, part);
+            }
+        }
+        for op in held_until(graph, base, &mut search_work) {
+            for &buffer in parts.iter().chain(&[base.buffer]) {
+                rewrite.read_once(op, buffer);
             }
         }
         let Some(maker) = graph.maker(base.buffer).filter(|_| !parts.is_empty()) else { continue };
@@ -262,6 +269,47 @@ pub(super) fn relax(graph: &ScheduleGraph) -> Relaxed {
         })
         .collect();
     Relaxed { graph: built.builder.finish(), sources, ops: built.ops }
+}
+
+/// Ops that searches for edges may look at, for all bases of a graph.
+const HELD_WORK: usize = 1_000_000;
+
+/// Ops during which a base is alive whatever is copied: what a view waits for has to be complete
+/// before anything reads the base through it, the copy too. Those that may run before the base is made
+/// say nothing.
+fn held_until(graph: &ScheduleGraph, base: &ViewedBuffer, work: &mut usize) -> Vec<OpId> {
+    let is_used = |view: &&super::CopyableView| view.output || !view.readers.is_empty();
+    let mut ops: Vec<OpId> =
+        base.views.iter().filter(is_used).flat_map(|view| view.after.iter().copied()).collect();
+    ops.sort_unstable();
+    ops.dedup();
+    if let Some(maker) = graph.maker(base.buffer) {
+        ops.retain(|&op| follows(graph, op, maker, work));
+    }
+    ops
+}
+
+/// Whether `op` runs after `first` in every order. False also where the work does not suffice.
+fn follows(graph: &ScheduleGraph, op: OpId, first: OpId, work: &mut usize) -> bool {
+    let mut seen = rustc_hash::FxHashSet::default();
+    let mut stack = vec![op];
+    while let Some(u) = stack.pop() {
+        if *work == 0 {
+            return false;
+        }
+        *work -= 1;
+        let data = graph.reads(u).iter().filter_map(|&b| graph.maker(b));
+        for p in data.chain(graph.after(u).iter().copied()) {
+            if p == first {
+                return true;
+            }
+            // Source order is a legal order.
+            if p > first && seen.insert(p) {
+                stack.push(p);
+            }
+        }
+    }
+    false
 }
 
 /// An op that is put behind another, or before all.
@@ -322,6 +370,16 @@ impl<'g> Rewrite<'g> {
 
     fn read(&mut self, op: OpId, buffer: BufferId) {
         self.change(op, |c| c.reads.push(buffer));
+    }
+
+    /// The same where it does not read the buffer already.
+    fn read_once(&mut self, op: OpId, buffer: BufferId) {
+        let reads = self.graph.reads(op).contains(&buffer);
+        self.change(op, |c| {
+            if !c.reads.contains(&buffer) && (!reads || c.dropped.contains(&buffer)) {
+                c.reads.push(buffer);
+            }
+        });
     }
 
     fn make(&mut self, op: OpId, buffers: &[BufferId]) {

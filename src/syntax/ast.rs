@@ -267,6 +267,8 @@ pub enum StmtKind {
     Model(Arc<ModelDecl>),
     Step(Arc<FnDecl>),
     Optimizer(Arc<OptimizerDecl>),
+    /// `hook compress(bucket, k: int = 4) { state e = zeros_like(bucket) … }`: the form of an optimizer.
+    Hook(Arc<OptimizerDecl>),
     /// `param w: f32[n, m] = init.kaiming()`, only in the body of a model.
     Param(Arc<FieldDecl>),
     /// `state mean: f32[c] = zeros()`, only in the body of a model.
@@ -283,6 +285,13 @@ pub enum StmtKind {
         with: ExprId,
         grads: ExprId,
     },
+    /// `sync g over world with hook, bucket: 25 MiB`.
+    Sync {
+        target: ExprId,
+        over: ExprId,
+        with: Option<ExprId>,
+        options: Vec<Arg>,
+    },
     /// `ensure peak <= 4 GiB in every schedule`.
     Ensure {
         limit: ExprId,
@@ -292,6 +301,8 @@ pub enum StmtKind {
     Budget(ExprId),
     /// `release a, b`.
     Release(Vec<ExprId>),
+    /// `shard flat net by Layer over world, prefetch: 1`.
+    Shard(Box<ShardDecl>),
     /// `with training: false { … }`, `with compute: bf16 { … }`.
     With {
         settings: Vec<Arg>,
@@ -299,6 +310,18 @@ pub enum StmtKind {
     },
     /// `allow(TG0305)`: on the next statement, or on the file where it stands first.
     Allow(Vec<Ident>),
+}
+
+/// A `shard` statement: the parameters of a model, spread over the ranks unit by unit.
+#[derive(Debug, Clone)]
+pub struct ShardDecl {
+    /// The parameters of a unit are one vector.
+    pub flat: bool,
+    pub target: ExprId,
+    pub unit: ExprId,
+    /// The number of ranks; `world` where nothing is said.
+    pub over: Option<ExprId>,
+    pub options: Vec<Arg>,
 }
 
 /// `f32[B, T, 4 * d]`, `int`, `float`, `bool`, `str`, or a model's name.
@@ -369,7 +392,8 @@ pub struct FieldDecl {
 /// `optimizer adamw(lr, beta1: float = 0.9) { state m = zeros_like(p) … }`.
 ///
 /// The body sees `p` (the parameter), `g` (its gradient) and `t` (the number of this update,
-/// from 1). It assigns with `m := …` and `p := …`.
+/// from 1). It assigns with `m := …` and `p := …`. A hook has the same form: its first parameter is
+/// the bucket, and its body gives what becomes of it.
 #[derive(Debug, Clone)]
 pub struct OptimizerDecl {
     pub name: Ident,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{
     ast::{
         Arg, Ast, BinaryOp, Block, Expr, ExprId, ExprKind, FieldDecl, FnDecl, Ident, IndexItem, MAX_DEPTH,
-        ModelDecl, OptimizerDecl, ParamDecl, Stmt, StmtId, StmtKind, TypeExpr,
+        ModelDecl, OptimizerDecl, ParamDecl, ShardDecl, Stmt, StmtId, StmtKind, TypeExpr,
     },
     children::Child,
     errors::Recovery,
@@ -286,6 +286,17 @@ impl<'s> Builder<'s> {
         is_place
     }
 
+    pub fn shard(
+        &mut self,
+        flat: bool,
+        target: ExprId,
+        unit: ExprId,
+        over: Option<ExprId>,
+        options: Option<Vec<Arg>>,
+    ) -> Box<ShardDecl> {
+        Box::new(ShardDecl { flat, target, unit, over, options: options.unwrap_or_default() })
+    }
+
     pub(crate) fn ensure(&mut self, what: Ident, limit: ExprId, scope: Option<(Ident, Ident)>) -> StmtKind {
         let mut sound = &*what.name == "peak";
         if !sound {
@@ -395,10 +406,43 @@ impl<'s> Builder<'s> {
         &mut self,
         name: Ident,
         params: Vec<ParamDecl>,
-        mut body: Block,
+        body: Block,
         start: u32,
         end: u32,
     ) -> StmtKind {
+        StmtKind::Optimizer(self.with_states(("an optimizer", "p"), name, params, body, (start, end)))
+    }
+
+    pub(crate) fn hook(
+        &mut self,
+        name: Ident,
+        params: Vec<ParamDecl>,
+        body: Block,
+        start: u32,
+        end: u32,
+    ) -> StmtKind {
+        let like = params.first().map_or_else(|| "bucket".into(), |p| Arc::clone(&p.name.name));
+        let decl = self.with_states(("a hook", &like), name, params, body, (start, end));
+        if decl.params.is_empty() {
+            let message = format!("the hook `{}` has no parameter for the bucket", decl.name.name);
+            self.report(
+                Diagnostic::error(codes::UNEXPECTED, decl.name.span, message)
+                    .help(format!("write `hook {}(bucket) {{ … }}`", decl.name.name)),
+            );
+        }
+        StmtKind::Hook(decl)
+    }
+
+    /// A declaration whose body starts with states. `kind` says what it is, and what its states are
+    /// like.
+    fn with_states(
+        &mut self,
+        kind: (&str, &str),
+        name: Ident,
+        params: Vec<ParamDecl>,
+        mut body: Block,
+        (start, end): (u32, u32),
+    ) -> Arc<OptimizerDecl> {
         let mut states = Vec::new();
         let mut placed = Vec::new();
         body.stmts.retain(|&id| match &self.ast.stmt(id).kind {
@@ -413,15 +457,15 @@ impl<'s> Builder<'s> {
             self.placed.push(id);
             if let Some(name) = without_value {
                 self.ast.lost.push(Arc::clone(&name.name));
-                let message = format!("the state `{}` of an optimizer needs a value", name.name);
+                let message = format!("the state `{}` of {} needs a value", name.name, kind.0);
                 self.report(
                     Diagnostic::error(codes::UNEXPECTED, name.span, message)
-                        .help(format!("write `state {} = zeros_like(p)`", name.name)),
+                        .help(format!("write `state {} = zeros_like({})`", name.name, kind.1)),
                 );
             }
         }
         let (docs, span) = (self.docs_at(start), self.span(start, end));
-        StmtKind::Optimizer(Arc::new(OptimizerDecl { name, params, states, body, docs, span }))
+        Arc::new(OptimizerDecl { name, params, states, body, docs, span })
     }
 
     /// The `param` and `state` statements of a model's body, branches and loops included.
@@ -469,7 +513,7 @@ impl<'s> Builder<'s> {
             let stmt = self.ast.stmt(id);
             let (word, place) = match stmt.kind {
                 StmtKind::Param(_) => ("param", "the body of a model"),
-                _ => ("state", "the body of a model, or at the top of an optimizer's body"),
+                _ => ("state", "the body of a model, or at the top of the body of an optimizer or hook"),
             };
             let message = format!("`{word}` does not belong here");
             let error = Diagnostic::error(codes::MISPLACED, stmt.span, message)
@@ -498,6 +542,7 @@ impl<'s> Builder<'s> {
                 StmtKind::Const { .. } => "const",
                 StmtKind::Step(_) => "step",
                 StmtKind::Optimizer(_) => "optimizer",
+                StmtKind::Hook(_) => "hook",
                 StmtKind::Model(_) => "model",
                 _ => continue,
             };

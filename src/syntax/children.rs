@@ -109,7 +109,7 @@ impl StmtKind {
                 params(&decl.params, visit);
                 decl.body.iter().for_each(|&s| visit(Child::Stmt(s)));
             }
-            StmtKind::Optimizer(decl) => {
+            StmtKind::Optimizer(decl) | StmtKind::Hook(decl) => {
                 params(&decl.params, visit);
                 decl.states.iter().for_each(|(_, init)| visit(Child::Expr(*init)));
                 block(&decl.body, visit);
@@ -125,6 +125,16 @@ impl StmtKind {
             }
             StmtKind::Update { target, with, grads } => {
                 exprs(&[*target, *with, *grads], visit);
+            }
+            StmtKind::Shard(decl) => {
+                exprs(&[decl.target, decl.unit], visit);
+                exprs(&decl.over, visit);
+                arguments(&decl.options, visit);
+            }
+            StmtKind::Sync { target, over, with, options } => {
+                exprs(&[*target, *over], visit);
+                exprs(with, visit);
+                arguments(options, visit);
             }
             StmtKind::Ensure { limit, .. } | StmtKind::Budget(limit) => visit(Child::Expr(*limit)),
             StmtKind::With { settings, body } => {

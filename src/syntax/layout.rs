@@ -118,6 +118,12 @@ enum Awaits {
     Over,
     With,
     As,
+    /// The `by` of `shard`, and then its `over`, if it comes.
+    By,
+    Ranks,
+    /// The `over` of `sync`, behind which `with` may come on the same line.
+    SyncOver,
+    SyncWith,
 }
 
 /// How much of `checkpoint(options) <` was read.
@@ -182,7 +188,7 @@ impl<'s> Layout<'s, '_> {
         }
         let end = self.raw.last().map_or(0, |t| t.2);
         let trailing = self.last().is_some_and(|t| t.continues_line() || t == Token::Dot || t == Token::Else);
-        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With);
+        let waits = matches!(self.level.awaits, Awaits::Over | Awaits::With | Awaits::By | Awaits::SyncOver);
         self.laid.incomplete = !self.open.is_empty() || self.region != Region::None || trailing || waits;
         self.unclosed(0, (end, end));
         // The end of the last statement is no separator.
@@ -261,6 +267,17 @@ impl<'s> Layout<'s, '_> {
             let (token, awaits) = match (self.level.awaits, name) {
                 (Awaits::Over, "over") if after_operand => (Token::Over, Awaits::With),
                 (Awaits::With, "with") if after_operand => (Token::With, Awaits::Nothing),
+                (Awaits::By, "by") if after_operand => (Token::By, Awaits::Ranks),
+                (Awaits::Ranks, "over") if after_operand => (Token::Over, Awaits::Nothing),
+                (Awaits::By, "flat")
+                    if self.last() == Some(Token::Shard)
+                        && self.name_follows(0)
+                        && self.peek(0) != Some(Token::Name("by")) =>
+                {
+                    return Some(Token::Flat);
+                }
+                (Awaits::SyncOver, "over") if after_operand => (Token::Over, Awaits::SyncWith),
+                (Awaits::SyncWith, "with") if after_operand => (Token::With, Awaits::Nothing),
                 (Awaits::As, "as") if after_operand => (Token::As, Awaits::Nothing),
                 _ if name == "frozen" && self.last() == Some(Token::Param) && self.name_follows(0) => {
                     return Some(Token::Frozen);
@@ -276,6 +293,10 @@ impl<'s> Layout<'s, '_> {
                 self.level.awaits = Awaits::Over;
                 Token::Minimize
             }
+            "sync" if operand_follows || self.line_holds("over") => {
+                self.level.awaits = Awaits::SyncOver;
+                Token::Sync
+            }
             "update" if operand_follows || self.line_holds("with") => {
                 self.level.awaits = Awaits::With;
                 Token::Update
@@ -284,10 +305,22 @@ impl<'s> Layout<'s, '_> {
             "budget" if matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_) | Token::Name(_))) => {
                 Token::Budget
             }
+            // A size below zero is an error to be explained, not a difference of two names.
+            "budget"
+                if self.peek(0) == Some(Token::Minus)
+                    && matches!(self.peek(1), Some(Token::Size(_) | Token::Number(_))) =>
+            {
+                Token::Budget
+            }
             "release" if self.name_follows(0) => Token::Release,
+            "shard" if self.name_follows(0) || self.line_holds("by") => {
+                self.level.awaits = Awaits::By;
+                Token::Shard
+            }
             "param" if self.name_follows(0) => Token::Param,
             "state" if self.name_follows(0) => Token::State,
             "optimizer" if self.name_follows(0) => Token::Optimizer,
+            "hook" if self.name_follows(0) => Token::Hook,
             "with" if self.peek(1) == Some(Token::Colon) => Token::With,
             "allow" if self.peek(0) == Some(Token::OpenParen) => match self.peek(1) {
                 Some(Token::Name(code)) if code.starts_with("TG") => Token::Allow,
@@ -350,7 +383,10 @@ impl<'s> Layout<'s, '_> {
         let continues = match token {
             Token::Else => true,
             Token::Less => self.region != Region::None,
-            Token::Name("over") => self.level.awaits == Awaits::Over,
+            Token::Name("by") => self.level.awaits == Awaits::By,
+            Token::Name("over") => {
+                matches!(self.level.awaits, Awaits::Over | Awaits::Ranks | Awaits::SyncOver)
+            }
             Token::Name("with") => self.level.awaits == Awaits::With,
             _ => false,
         };
@@ -364,9 +400,10 @@ impl<'s> Layout<'s, '_> {
     /// of an expression.
     fn is_statement_word(&self, token: Token<'s>) -> bool {
         match token {
-            Token::Name("minimize" | "update" | "ensure" | "release" | "param" | "state" | "optimizer") => {
-                self.name_follows(0)
-            }
+            Token::Name(
+                "minimize" | "sync" | "update" | "ensure" | "release" | "param" | "state" | "optimizer"
+                | "hook",
+            ) => self.name_follows(0),
             Token::Name("budget") => matches!(self.peek(0), Some(Token::Size(_) | Token::Number(_))),
             _ => false,
         }

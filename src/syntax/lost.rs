@@ -191,20 +191,25 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
             Token::Const | Token::Fn | Token::Model | Token::Step => expects = Expects::Name,
             Token::Use => expects = Expects::Last,
             Token::Equal | Token::Colon | Token::In => {
-                if matches!(expects, Expects::Names) || (expects == Expects::Target && token == Token::Equal)
-                {
+                let is_target = matches!(expects, Expects::Target | Expects::Foreign);
+                if expects == Expects::Names || (is_target && token == Token::Equal) {
                     found.append(&mut pending);
                 }
                 expects = Expects::Nothing;
             }
-            Token::Name("optimizer" | "param" | "state") if expects == Expects::Statement => {
+            Token::Name("hook" | "optimizer" | "param" | "state") if expects == Expects::Statement => {
                 expects = Expects::Name;
                 pending.clear();
             }
             // Words of other languages for the same: `def f(x):`, `class Net(Module):`.
             Token::Name(word) if expects == Expects::Statement && foreign::declares(word) => {
-                expects = if foreign::imports(word) { Expects::Last } else { Expects::Foreign };
                 pending.clear();
+                expects = if foreign::imports(word) {
+                    Expects::Last
+                } else {
+                    pending.push((word, place.0, place.1));
+                    Expects::Foreign
+                };
             }
             Token::Name("frozen") if expects == Expects::Name => {}
             Token::Name(name) => match expects {

@@ -91,8 +91,10 @@ impl Printer<'_> {
                 }
                 self.text(")");
             }
-            StmtKind::Optimizer(decl) => {
-                let _ = write!(self.out, "(optimizer {}", decl.name.name);
+            StmtKind::Optimizer(decl) | StmtKind::Hook(decl) => {
+                let is_hook = matches!(self.ast.stmt(id).kind, StmtKind::Hook(_));
+                let word = if is_hook { "hook" } else { "optimizer" };
+                let _ = write!(self.out, "({word} {}", decl.name.name);
                 self.params(&decl.params);
                 for (name, init) in &decl.states {
                     let _ = write!(self.out, " (state {}", name.name);
@@ -123,6 +125,18 @@ impl Printer<'_> {
                 self.text("(update");
                 self.operands(&[*target, *with, *grads]);
             }
+            StmtKind::Sync { target, over, with, options } => {
+                self.text("(sync");
+                self.operand(*target);
+                self.text(" over");
+                self.operand(*over);
+                if let Some(with) = with {
+                    self.text(" with");
+                    self.operand(*with);
+                }
+                self.args(options);
+                self.text(")");
+            }
             StmtKind::Ensure { limit, every_schedule } => {
                 self.text(if *every_schedule { "(ensure-every" } else { "(ensure" });
                 self.operands(&[*limit]);
@@ -134,6 +148,17 @@ impl Printer<'_> {
             StmtKind::Release(values) => {
                 self.text("(release");
                 self.operands(values);
+            }
+            StmtKind::Shard(decl) => {
+                self.text(if decl.flat { "(shard-flat" } else { "(shard" });
+                self.operand(decl.target);
+                self.operand(decl.unit);
+                if let Some(over) = decl.over {
+                    self.text(" over");
+                    self.operand(over);
+                }
+                self.args(&decl.options);
+                self.text(")");
             }
             StmtKind::With { settings, body } => {
                 self.text("(with");

@@ -62,14 +62,19 @@ pub(crate) enum Token<'s> {
     Allow,
     As,
     Budget,
+    By,
     Ensure,
+    Flat,
     Frozen,
+    Hook,
     Minimize,
     Optimizer,
     Over,
     Param,
     Release,
+    Shard,
     State,
+    Sync,
     Update,
     With,
 
@@ -213,7 +218,7 @@ impl<'s> Token<'s> {
             || self.is_assignment()
             || matches!(
                 self,
-                Token::Not | Token::In | Token::Comma | Token::Arrow | Token::Over | Token::With
+                Token::Not | Token::In | Token::Comma | Token::Arrow | Token::By | Token::Over | Token::With
             )
     }
 

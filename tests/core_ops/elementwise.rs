@@ -7,7 +7,7 @@ use tg::{
     ops::{Binary, Cast, Iota, Select, Unary},
 };
 
-use crate::harness::*;
+use super::harness::*;
 
 fn reference(op: Unary, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());

@@ -5,7 +5,7 @@ use tg::{
     ops::*,
 };
 
-use crate::harness::ty;
+use crate::cases::harness::ty;
 
 /// The message of an op applied to inputs of these types.
 fn message(op: impl Into<Op>, types: &[Type]) -> String {

@@ -1,13 +1,14 @@
 //! Gradients by finite differences in f64, and at the points where they trip.
 
 use tg::{
-    exec::{Tensor, cpu::eval},
+    exec::Tensor,
     grad::gradients,
     ir::{DType, Graph, ValueId},
     ops::*,
 };
 
-use crate::harness::*;
+use super::harness::*;
+use crate::device::eval;
 
 /// Compares the gradients of Σ w·f(x) with central differences, for fixed w.
 pub fn check(f: Function<'_>, inputs: &[Tensor]) {
@@ -133,6 +134,7 @@ fn select_cast_and_views() {
         &|graph, args| graph.value(Pad { shape: [5, 3].into(), ranges: ranges.into() }, args),
         &[x(&[2, 3], 1)],
     );
+    check_twice(&|graph, args| graph.insert(args[0], args[1], &ranges), &[x(&[5, 3], 1), x(&[2, 3], 2)]);
     check_twice(&|graph, args| graph.value(Concat { axis: 1 }, args), &[x(&[2, 3], 1), x(&[2, 1], 2)]);
     check_twice(
         &|graph, args| {

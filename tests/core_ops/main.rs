@@ -1,13 +1,9 @@
 //! The core ops by their values: kernels against closed forms and f64 references, gradients
 //! against finite differences, plans against the reference interpreter.
 
-mod elementwise;
+mod arena;
+#[path = "cases.rs"]
+mod cases;
+#[path = "../support/device.rs"]
+mod device;
 mod errors;
-mod gradients;
-mod harness;
-mod matmul;
-mod movement;
-mod planned;
-mod random;
-mod reduce;
-mod updates;

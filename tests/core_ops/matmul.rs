@@ -2,7 +2,7 @@
 
 use tg::{exec::Tensor, ir::DType, ops::Copy};
 
-use crate::harness::*;
+use super::harness::*;
 
 fn operand(dtype: DType, shape: &[usize], seed: u64) -> Tensor {
     let n = shape.iter().product();

@@ -3,10 +3,13 @@
 use tg::{
     exec::Tensor,
     ir::{DType, Graph, ValueId},
-    ops::{Broadcast, Concat, Copy, Layout, Literal, OpError, Pad, Reshape, Slice, SliceRange, Transpose},
+    ops::{
+        Broadcast, Concat, Copy, Insert, Layout, Literal, OpError, Pad, Reshape, Slice, SliceRange,
+        Transpose, Unary,
+    },
 };
 
-use crate::harness::*;
+use super::harness::*;
 
 /// Every index of a shape, in order.
 pub fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
@@ -93,6 +96,96 @@ fn slices_and_pads() {
         &|graph, args| graph.value(Pad { shape: [7, 4, 5].into(), ranges: ranges.into() }, args),
         &|i| (i[0] % 2 == 1 && i[0] < 6 && i[2] == 4).then(|| vec![i[0] / 2, i[1], 0]),
     );
+}
+
+#[test]
+fn inserts() {
+    let ranges = [SliceRange { start: 1, step: 2, size: 3 }, SliceRange { start: 2, step: 1, size: 2 }];
+    let is_inside = |i: &[usize]| i[0] % 2 == 1 && i[0] < 6 && i[1] >= 2;
+    for dtype in DType::ALL {
+        let (whole, piece) =
+            (counting(dtype, &[7, 4]), tensor(dtype, &[2, 3], &[90.0, 91.0, 0.0, 93.0, 94.0, 95.0]));
+        let y = run_both(&[whole.clone(), piece.clone()], &|graph, args| {
+            let turned = graph.transpose_last(args[1])?;
+            // Into an operand that others need, into one that is dead, into zeros that are not stored.
+            let kept = graph.insert(args[0], turned, &ranges)?;
+            let own = graph.value(Copy, &[args[0]])?;
+            let over = graph.insert(own, turned, &ranges)?;
+            let zeros = graph.splat_like(own, 0.0)?;
+            let fresh = graph.insert(zeros, turned, &ranges)?;
+            Ok(vec![kept, over, fresh])
+        });
+        for index in indices(&[7, 4]) {
+            let at = flat(&index, &[7, 4]);
+            let inside = is_inside(&index)
+                .then(|| piece.get_f64(flat(&[index[1] - 2, index[0] / 2], &[2, 3])).unwrap());
+            let old = whole.get_f64(at).unwrap();
+            let expected = [inside.unwrap_or(old), inside.unwrap_or(old), inside.unwrap_or(0.0)];
+            let got: Vec<f64> = y.iter().map(|y| y.get_f64(at).unwrap()).collect();
+            assert_eq!(got, expected, "{dtype} {index:?}");
+        }
+    }
+    // Nothing into something, and something into nothing but itself.
+    let x = tensor(DType::F32, &[3], &[1.0, 2.0, 3.0]);
+    let y = run_both(&[x.clone(), tensor(DType::F32, &[0], &[])], &|graph, args| {
+        let empty = [SliceRange { start: 3, step: 1, size: 0 }];
+        let all = [SliceRange { start: 0, step: 1, size: 3 }];
+        let zeros = graph.splat_like(args[0], 0.0)?;
+        Ok(vec![graph.insert(args[0], args[1], &empty)?, graph.insert(zeros, args[0], &all)?])
+    });
+    assert!(y[0] == x && y[1] == x);
+}
+
+/// The bytes that a chain of inserts of what `make` makes of each piece needs beside its inputs, and
+/// whether its result is right.
+fn chain(make: Function<'_>, bytes_of: &dyn Fn(f32) -> f32) -> u64 {
+    let n = 1 << 16;
+    let pieces: Vec<Tensor> = (0..3).map(|k| tensor(DType::F32, &[n / 4, 4], &noise(n, k))).collect();
+    let graph = graph(&pieces, &|graph, args| {
+        let zero = graph.constant(DType::F32, 0.0)?;
+        let mut whole = graph.broadcast(zero, &[3 * n])?;
+        for (k, &piece) in args.iter().enumerate() {
+            let made = make(graph, &[piece])?;
+            let flat = graph.reshape(made, &[n])?;
+            whole = graph.insert(whole, flat, &[SliceRange { start: (2 - k) * n, step: 1, size: n }])?;
+        }
+        Ok(vec![whole])
+    });
+    let mut executable = executable(&graph);
+    let run = run_executable(&mut executable, &mut [], &pieces);
+    let expected =
+        pieces.iter().rev().flat_map(|p| p.as_slice::<f32>().unwrap().iter().map(|&x| bytes_of(x)));
+    assert!(run.outputs[0].as_slice::<f32>().unwrap().iter().copied().eq(expected));
+    assert_eq!(run.high_water_bytes, executable.plan().schedule.arena_bytes);
+    run.high_water_bytes - 3 * 4 * n as u64
+}
+
+#[test]
+fn a_chain_of_inserts_has_one_buffer_in_which_its_pieces_are_made() {
+    let whole = 3 * (1 << 16) * 4;
+    // Inputs are copied into it.
+    assert!(chain(&|_, args| Ok(args[0]), &|x| x) <= whole + 256);
+    // Nothing is made elsewhere first.
+    assert!(chain(&|graph, args| graph.unary(Unary::Neg, args[0]), &|x| -x) <= whole);
+    assert!(chain(&|graph, args| graph.value(Copy, &[args[0]]), &|x| x) <= whole);
+}
+
+#[test]
+fn inserts_that_do_not_fit_are_errors() {
+    let mut graph = Graph::new();
+    let whole = graph.value(Literal { ty: ty(DType::F32, &[4]), data: vec![0; 16].into() }, &[]).unwrap();
+    let piece = graph.value(Literal { ty: ty(DType::F32, &[2]), data: vec![0; 8].into() }, &[]).unwrap();
+    let range = |start, size| Insert { ranges: [SliceRange { start, step: 1, size }].into() };
+    for wrong in [range(3, 2), range(0, 3), range(usize::MAX, 2)] {
+        let error = graph.value(wrong, &[whole, piece]).unwrap_err();
+        assert!(
+            error.message.starts_with("`insert` of f32[2] into f32[4] at (start, step, size) ["),
+            "{error}"
+        );
+    }
+    let half = graph.cast(piece, DType::F16).unwrap();
+    assert!(graph.value(range(0, 2), &[whole, half]).is_err());
+    assert!(graph.value(range(2, 2), &[whole, piece]).is_ok());
 }
 
 #[test]

@@ -6,16 +6,14 @@ use std::sync::{
 };
 
 use tg::{
-    exec::{
-        Tensor,
-        cpu::{Arena, ScalarPage, eval},
-    },
+    exec::{Tensor, cpu::ScalarPage},
     grad::gradients,
     ir::{DType, Graph, Input, Origins, Output, ScalarSource, Slot, SlotId, SlotKind, ValueId},
     ops::{self, *},
 };
 
-use crate::harness::*;
+use super::harness::*;
+use crate::device::{Arena, agrees, eval, reference};
 
 /// A chain of many ops on operands of every kind of layout.
 fn chain(graph: &mut Graph, args: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
@@ -70,7 +68,7 @@ fn fused_programs_do_not_depend_on_threads() {
 }
 
 /// Two layers, a squared loss, an update of both weights with a run-time learning rate.
-fn training() -> (Graph, Vec<Tensor>, Vec<Tensor>) {
+pub fn training() -> (Graph, Vec<Tensor>, Vec<Tensor>) {
     let mut graph = Graph::new();
     let slots = [("w1", [20, 30]), ("w2", [30, 5])];
     let mut tensors = Vec::new();
@@ -101,7 +99,7 @@ fn training() -> (Graph, Vec<Tensor>, Vec<Tensor>) {
     (graph, tensors, vec![tensor(DType::F32, &[16, 20], &noise(320, 3))])
 }
 
-fn rate(rate: f64) -> ScalarPage {
+pub fn rate(rate: f64) -> ScalarPage {
     ScalarPage { values: vec![rate], seed: 0, step: 0 }
 }
 
@@ -113,10 +111,11 @@ fn steps_update_their_slots_and_use_the_planned_bytes() {
     let mut arena = Arena::new(1 << 30);
     let mut losses = Vec::new();
     for _ in 0..5 {
-        let expected = eval(&graph, &mut plain, &inputs, &rate(0.1)).unwrap();
+        let expected = reference(&graph, &mut plain, &inputs, &rate(0.1)).unwrap();
         let run =
             executable.run(&mut arena, &mut planned, &inputs, &rate(0.1), &AtomicBool::new(false)).unwrap();
-        assert!(run.outputs == expected && plain == planned);
+        assert!(agrees(&expected[0], &run.outputs[0]));
+        assert!(plain.iter().zip(&planned).all(|(a, b)| agrees(a, b)));
         assert_eq!(run.high_water_bytes, executable.plan().schedule.arena_bytes);
         losses.push(run.outputs[0].get_f64(0).unwrap());
     }
@@ -142,20 +141,6 @@ fn wrong_arguments_are_errors() {
     assert!(fail(&slots[..1], &inputs, &rate(0.1), &mut arena).contains("persistent tensors"));
     assert!(fail(&slots, &[], &rate(0.1), &mut arena).contains("inputs"));
     assert!(fail(&slots, &inputs, &page(), &mut arena).contains("scalars"));
-    let mut small = Arena::new(100);
-    assert!(fail(&slots, &inputs, &rate(0.1), &mut small).contains("the limit is 100 bytes"));
-    assert_eq!(small.bytes(), 0);
-}
-
-#[test]
-fn memory_that_cannot_be_had_is_an_error() {
-    let mut arena = Arena::new(u64::MAX);
-    assert!(arena.reserve(1 << 62).is_err());
-    assert!(arena.reserve(u64::MAX).is_err());
-    arena.reserve(1000).unwrap();
-    assert_eq!(arena.bytes(), 1000);
-    arena.reserve(10).unwrap();
-    assert_eq!(arena.bytes(), 1000);
 }
 
 #[test]
@@ -188,7 +173,7 @@ fn reads_after_a_write_see_the_new_value_and_reads_of_the_step_the_old() {
     assert_eq!(values(&run.outputs[0]), [5.0, 8.0, 11.0]);
     assert_eq!(values(&slots[0]), [2.0, 3.0, 4.0]);
     let mut slots = start;
-    assert_eq!(eval(&graph, &mut slots, &[], &page()).unwrap(), run.outputs);
+    assert_eq!(reference(&graph, &mut slots, &[], &page()).unwrap(), run.outputs);
     assert_eq!(values(&slots[0]), [2.0, 3.0, 4.0]);
 }
 
@@ -202,7 +187,7 @@ fn scalars_are_read_from_the_page() {
         graph.outputs.push(Output { name: "y".into(), value, origin: Origins::NOWHERE });
     }
     let page = ScalarPage { values: vec![0.0, 2.5], seed: 0, step: 0 };
-    let plain = eval(&graph, &mut [], &[], &page).unwrap();
+    let plain = reference(&graph, &mut [], &[], &page).unwrap();
     let go = AtomicBool::new(false);
     let planned = executable(&graph).run(&mut Arena::new(1 << 20), &mut [], &[], &page, &go).unwrap().outputs;
     assert!(plain == planned);

@@ -1,12 +1,13 @@
 //! Random numbers: distribution, keys, independence of blocking.
 
 use tg::{
-    exec::{Tensor, cpu::eval},
+    exec::Tensor,
     ir::DType,
     ops::{Distribution, Random, Reshape, Slice, SliceRange},
 };
 
-use crate::harness::*;
+use super::harness::*;
+use crate::device::eval;
 
 fn draw(dtype: DType, distribution: Distribution, shape: &[usize], key: u64) -> Tensor {
     run1(&[], &|graph, _| {

@@ -6,7 +6,7 @@ use tg::{
     ops::{ArgReduce, Cast, Reduce, ReduceKind},
 };
 
-use crate::{
+use super::{
     harness::*,
     movement::{flat, indices},
 };

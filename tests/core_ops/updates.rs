@@ -6,15 +6,13 @@ use std::sync::{
 };
 
 use tg::{
-    exec::{
-        Tensor,
-        cpu::{Arena, eval},
-    },
+    exec::Tensor,
     ir::{DType, Graph, Input, Origins, Output, Slot, SlotId, SlotKind, ValueId},
     ops::{self, *},
 };
 
-use crate::harness::*;
+use super::harness::*;
+use crate::device::{Arena, agrees, eval, reference};
 
 fn slots(graph: &mut Graph, count: u32, dtype: DType, shape: &[usize]) -> (Vec<ValueId>, Vec<Tensor>) {
     let elements: usize = shape.iter().product();
@@ -43,11 +41,13 @@ fn compare(graph: &Graph, start: &[Tensor], inputs: &[Tensor], what: &str) {
     let (mut plain, mut planned) = (start.to_vec(), start.to_vec());
     let mut executable = executable(graph);
     for step in 0..4 {
-        let expected = eval(graph, &mut plain, inputs, &page()).unwrap();
+        let expected = reference(graph, &mut plain, inputs, &page()).unwrap();
         let run = run_executable(&mut executable, &mut planned, inputs);
-        assert!(run.outputs == expected, "{what}: outputs of step {step}");
+        for (k, (a, b)) in expected.iter().zip(&run.outputs).enumerate() {
+            assert!(agrees(a, b), "{what}: output {k} of step {step}");
+        }
         for (k, (a, b)) in plain.iter().zip(&planned).enumerate() {
-            assert!(a == b, "{what}: slot {k} after step {step}");
+            assert!(agrees(a, b), "{what}: slot {k} after step {step}");
         }
     }
     assert!(plain != start, "{what}: nothing was updated");
@@ -144,23 +144,4 @@ fn a_cancelled_run_has_updated_all_or_nothing() {
         }
     }
     assert!(cancelled > 0 && finished > 0, "{cancelled} {finished}");
-}
-
-#[test]
-fn memory_that_a_tensor_cannot_have_is_an_error() {
-    let huge = ty(DType::F32, &[1 << 58]);
-    assert!(Tensor::try_zeros(huge).is_err());
-    let small = Tensor::try_zeros(ty(DType::F32, &[3, 5])).unwrap();
-    assert_eq!(values(&small), [0.0; 15]);
-    assert!(Tensor::try_zeros(ty(DType::F32, &[0, 5])).unwrap().bytes().is_empty());
-    let one = tensor(DType::F32, &[1], &[1.0]);
-    let graph = graph(std::slice::from_ref(&one), &|graph, args| {
-        let wide = graph.broadcast(args[0], &[1 << 58])?;
-        Ok(vec![graph.add(wide, wide)?])
-    });
-    let error = eval(&graph, &mut [], &[one], &page()).unwrap_err();
-    assert!(
-        error.error.message.ends_with("needs 1152921504606846976 bytes, and the system does not have them"),
-        "{error}"
-    );
 }

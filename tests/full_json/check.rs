@@ -4,9 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::cut::{Cut, least};
+use crate::{
+    cut::{Cut, least},
+    refuted::follow,
+};
 
-type Check<T = ()> = Result<T, String>;
+pub type Check<T = ()> = Result<T, String>;
 
 pub struct Buffer {
     pub bytes: u64,
@@ -40,6 +43,7 @@ pub struct Step {
     bound_op: Option<usize>,
     bound_before: Vec<usize>,
     branched: bool,
+    refutation: Value,
     /// The bound holds for slices that are copied and for slices that are not.
     relaxed: bool,
     figures: BTreeMap<String, u64>,
@@ -145,6 +149,7 @@ impl Step {
             bound_op: bound["op"].as_u64().map(|op| op as usize),
             bound_before: numbers(&bound["before"], "before")?,
             branched: flag(&bound["branched"], "branched")?,
+            refutation: bound["refutation"].clone(),
             relaxed: flag(&bound["relaxed"], "relaxed")?,
             figures,
             worst_exact: flag(&step["worst_exact"], "worst_exact")?,
@@ -371,7 +376,12 @@ impl Step {
         })?;
         ensure(!self.branched || self.relaxed || bytes <= claimed, || {
             format!("the least cut at op {op} is {bytes}, above the bound {claimed}")
-        })
+        })?;
+        if self.refutation.is_null() {
+            return Ok(());
+        }
+        ensure(self.branched && !self.relaxed, || "a refutation of what is proved otherwise".to_owned())?;
+        follow(self, &self.refutation, Vec::new(), claimed)
     }
 
     /// What is alive at the very start: all inputs, and what the first op makes at least.

@@ -87,12 +87,12 @@ pub fn least(step: &Step, op: usize, before: &[usize]) -> Result<Cut, String> {
 }
 
 /// What the op makes, and its scratch space.
-fn own(step: &Step, op: usize) -> u64 {
+pub fn own(step: &Step, op: usize) -> u64 {
     step.ops[op].makes.iter().map(|&b| step.buffers[b].bytes).sum::<u64>() + step.ops[op].workspace
 }
 
 /// All ways to pair made with read buffers, none twice.
-fn choices(pairs: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
+pub fn choices(pairs: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
     let mut all: Vec<Vec<(usize, usize)>> = vec![Vec::new()];
     for &(made, read) in pairs {
         for k in 0..all.len() {
@@ -108,7 +108,7 @@ fn choices(pairs: &[(usize, usize)]) -> Vec<Vec<(usize, usize)>> {
 
 /// Bytes of what is made and still read, at least, where `forced` is done and `late`, and the op, is
 /// not. `None` where that cannot be.
-fn minimum(step: &Step, op: usize, forced: &[bool], late: &[bool], preds: &[Vec<usize>]) -> Option<u64> {
+pub fn minimum(step: &Step, op: usize, forced: &[bool], late: &[bool], preds: &[Vec<usize>]) -> Option<u64> {
     // 0 is the source (done), 1 the sink (not done), then the ops, then the buffers.
     let count = step.ops.len();
     let mut network = Network { arcs: Vec::new(), out: vec![Vec::new(); 2 + count] };

@@ -4,7 +4,7 @@ use tg::{
     ops::{Attention, AttentionGrad, Number},
 };
 
-use crate::support::*;
+use super::support::*;
 
 struct Case {
     heads: (usize, usize),

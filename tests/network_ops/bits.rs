@@ -2,7 +2,7 @@
 
 use tg::{exec::Tensor, ir::DType, ops::*};
 
-use crate::support::*;
+use super::support::*;
 
 fn same_bits(op: impl Into<Op>, args: &[Tensor], wide: &[usize]) {
     let op = op.into();

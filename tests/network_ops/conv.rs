@@ -3,7 +3,7 @@ use tg::{
     ops::{Conv2d, Conv2dGradInput, Conv2dGradWeight, ConvShape},
 };
 
-use crate::support::*;
+use super::support::*;
 
 /// A convolution: sizes and geometry.
 struct Case {

@@ -2,7 +2,7 @@
 
 use tg::{exec::Tensor, ir::DType, ops::*};
 
-use crate::support::*;
+use super::support::*;
 
 /// Runs in every type; every result element is `expected`.
 #[track_caller]

@@ -4,7 +4,7 @@ use tg::{
     ops::{Gather, ScatterAdd},
 };
 
-use crate::support::*;
+use super::support::*;
 
 #[test]
 fn gather_values() {

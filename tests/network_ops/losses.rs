@@ -4,19 +4,24 @@ use tg::{
     ops::{CrossEntropy, CrossEntropyGrad},
 };
 
-use crate::{softmax::softmax_rows, support::*};
+use super::{softmax::softmax_rows, support::*};
 
 const INF: f64 = f64::INFINITY;
 
 fn reference(logits: &[f64], labels: &[f64], classes: usize) -> Vec<Vec<f64>> {
     let mut loss = Vec::new();
-    let mut lse = Vec::new();
+    let mut logs = Vec::new();
     for (row, &label) in logits.chunks(classes).zip(labels) {
-        let total: f64 = row.iter().map(|x| x.exp()).sum();
-        lse.push(total.ln());
-        loss.push(total.ln() - row[label as usize]);
+        let top = largest(row);
+        let log = row.iter().map(|x| (x - top).exp()).sum::<f64>().ln();
+        logs.push(log);
+        loss.push(top + log - row[label as usize]);
     }
-    vec![loss, lse]
+    vec![loss, logs]
+}
+
+fn largest(row: &[f64]) -> f64 {
+    row.iter().copied().fold(-INF, f64::max)
 }
 
 fn labels(dtype: DType, rows: usize, classes: usize) -> Tensor {
@@ -39,8 +44,8 @@ fn values_in_every_type() {
 fn gradient_values_in_every_type() {
     for (rows, classes) in [(5, 4), (3, 700)] {
         let (logits, labels) = (random(2, &[rows, classes]), labels(DType::I32, rows, classes));
-        let lse = run(CrossEntropy, &[logits.clone(), labels.clone()]).swap_remove(1);
-        let args = [logits, labels, lse, random(3, &[rows])];
+        let logs = run(CrossEntropy, &[logits.clone(), labels.clone()]).swap_remove(1);
+        let args = [logits, labels, logs, random(3, &[rows])];
         check_values(CrossEntropyGrad, &args, &[2], |args| {
             let mut dx = softmax_of(&args[0], &args[2], classes);
             for (row, (&label, &g)) in args[1].iter().zip(&args[3]).enumerate() {
@@ -54,19 +59,40 @@ fn gradient_values_in_every_type() {
     }
 }
 
-/// exp(x − lse), with the lse that the kernel gets (which is rounded).
-fn softmax_of(x: &[f64], lse: &[f64], classes: usize) -> Vec<f64> {
-    x.iter().enumerate().map(|(i, x)| (x - lse[i / classes]).exp()).collect()
+/// exp(x − the largest x − log), with the logarithms that the kernel gets (which are rounded).
+fn softmax_of(x: &[f64], logs: &[f64], classes: usize) -> Vec<f64> {
+    let rows = x.chunks(classes).zip(logs);
+    rows.flat_map(|(row, log)| row.iter().map(move |x| (x - largest(row) - log).exp())).collect()
 }
 
 #[test]
 fn gradients() {
     let (logits, labels) = (random(4, &[3, 5]), labels(DType::I64, 3, 5));
+    // The second gradients go through the logarithms. By themselves they, and the softmax for other
+    // logarithms than its own, depend on the largest logit, which the ops count as a constant.
     check_gradients(CrossEntropy, &[logits.clone(), labels.clone()], &[0], 1);
-    // Through the log-sum-exp too.
-    check_gradients(CrossEntropy, &[logits.clone(), labels.clone()], &[0], 2);
-    let lse = random(5, &[3]);
-    check_gradients(CrossEntropyGrad, &[logits, labels, lse, random(6, &[3])], &[0, 2, 3], 1);
+    let logs = random(5, &[3]);
+    check_gradients(CrossEntropyGrad, &[logits, labels, logs, random(6, &[3])], &[2, 3], 1);
+}
+
+/// Large logits keep their differences: PyTorch's gradient in f32 is as exact.
+#[test]
+fn large_logits() {
+    let labels = ints(&[2], &[0, 2]);
+    let g = tensor(DType::F32, &[2], &[1.0, 1.0]);
+    let p = softmax_rows(&[0.0, 1.0, 0.0, 0.0, 0.0, -INF], 3);
+    let expected = [p[0] - 1.0, p[1], p[2], p[3], p[4], p[5] - 1.0];
+    for size in [3e4, 1e6] {
+        let logits = tensor(DType::F32, &[2, 3], &[size, size + 1.0, size, size, size, -size]);
+        let logs = run(CrossEntropy, &[logits.clone(), labels.clone()]).swap_remove(1);
+        let args = [logits, labels.clone(), logs, g.clone()];
+        let dx = values(&run1(CrossEntropyGrad, &args));
+        assert_close(&dx, &expected, 1e-6, "cross_entropy_grad");
+        let composed =
+            run_graph(&args, |graph, args| tg::ops::Op::from(CrossEntropyGrad).decompose(graph, args))
+                .expect("the composed form runs");
+        assert_close(&values(&composed[0]), &expected, 1e-6, "cross_entropy_grad, composed");
+    }
 }
 
 /// A label at −∞ gives an infinite loss and the gradient p − onehot; a row of −∞ an infinite loss
@@ -101,9 +127,9 @@ fn masked_logits() {
 fn confident_rows_keep_a_gradient() {
     let logits = tensor(DType::F32, &[1, 2], &[10.0, 0.0]);
     let labels = ints(&[1], &[0]);
-    let lse = run(CrossEntropy, &[logits.clone(), labels.clone()]).swap_remove(1);
+    let logs = run(CrossEntropy, &[logits.clone(), labels.clone()]).swap_remove(1);
     let g = tensor(DType::F32, &[1], &[1.0]);
-    let dx = values(&run1(CrossEntropyGrad, &[logits, labels, lse, g]));
+    let dx = values(&run1(CrossEntropyGrad, &[logits, labels, logs, g]));
     let p = 1.0 / (1.0 + 10f64.exp());
     assert_close(&dx, &[-p, p], 2e-3, "dx");
 }

@@ -1,14 +1,7 @@
 //! The network ops: values against plain loops in f64, gradients against finite differences, the
 //! conventions for masked rows, ties, NaN, repeated and wrong indices, and empty tensors.
 
-mod attention;
-mod bits;
-mod conv;
-mod empty;
-mod gather;
-mod losses;
-mod norms;
-mod pool;
-mod refused;
-mod softmax;
-mod support;
+#[path = "cases.rs"]
+mod cases;
+#[path = "../support/device.rs"]
+mod device;

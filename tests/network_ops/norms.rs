@@ -3,7 +3,7 @@ use tg::{
     ops::{BatchNorm, BatchNormGrad, LayerNorm, LayerNormGrad, Number, RmsNorm, RmsNormGrad},
 };
 
-use crate::support::*;
+use super::support::*;
 
 const EPS: f64 = 1e-3;
 

@@ -3,7 +3,7 @@ use tg::{
     ops::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGather, MaxPool2dGrad, PoolShape},
 };
 
-use crate::support::*;
+use super::support::*;
 
 const NAN: f64 = f64::NAN;
 

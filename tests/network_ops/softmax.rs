@@ -3,7 +3,7 @@ use tg::{
     ops::{LogSoftmax, Slice, SliceRange, Softmax, SoftmaxGrad},
 };
 
-use crate::support::*;
+use super::support::*;
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;

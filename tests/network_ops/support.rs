@@ -2,14 +2,13 @@
 
 use half::{bf16, f16};
 use tg::{
-    exec::{
-        Tensor,
-        cpu::{ScalarPage, eval},
-    },
+    exec::{Tensor, cpu::ScalarPage},
     grad::gradients,
     ir::{DType, Graph, Input, Origins, Output, Type, ValueId},
     ops::{self, Op, OpError},
 };
+
+use crate::device::eval;
 
 pub const FLOATS: [DType; 4] = [DType::F64, DType::F32, DType::F16, DType::BF16];
 

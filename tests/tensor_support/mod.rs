@@ -3,15 +3,14 @@
 use half::{bf16, f16};
 use tg::{
     check::tensor::{self, Arg, Index, Number, Operand},
-    exec::{
-        Tensor,
-        cpu::{ScalarPage, eval},
-    },
+    exec::{Tensor, cpu::ScalarPage},
     grad::gradients,
     ir::{DType, Graph, Input, Origins, Output, ScalarSource, Type, ValueId},
     ops::{self, OpError, Scalar},
     syntax::ast::{BinaryOp, UnaryOp},
 };
+
+use crate::device::eval;
 
 #[derive(Default)]
 pub struct Bench {

@@ -31,6 +31,7 @@ pub use function::{Arg, Default, Function, Kind, Nested, Param, Results, find, f
 pub use index::{Index, index};
 pub use number::fold_binary;
 pub use promote::{constant, promote};
+pub(super) use reduce::root;
 
 use crate::ir::{Graph, ValueId};
 

@@ -243,7 +243,7 @@ fn variance(graph: &mut Graph, r: &Reduction, ddof: usize) -> Result<ValueId, Op
 /// alone would give 0·∞. The root is taken of 1 in its place, and not only hidden by the outer
 /// choice, or the unused branch would still contribute a NaN. NaN is not 0, so the root of NaN
 /// hands NaN to every element, as the formula does.
-fn root(graph: &mut Graph, x: ValueId) -> Result<ValueId, OpError> {
+pub(in crate::check) fn root(graph: &mut Graph, x: ValueId) -> Result<ValueId, OpError> {
     let zero = graph.splat_like(x, 0.0)?;
     let one = graph.splat_like(x, 1.0)?;
     let at_zero = graph.binary(Binary::Eq, x, zero)?;

@@ -2,8 +2,10 @@
 //! nothing and plans nothing.
 
 mod backward;
+mod bucket;
 mod cast;
 mod donation;
+mod gathered;
 mod in_place;
 mod loss;
 mod optimizer;
@@ -53,10 +55,12 @@ impl Holding {
 pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     let holdings = holdings(facts);
     let mut all = Vec::new();
+    all.extend(gathered::find(facts));
     all.extend(output::find(facts));
     all.extend(view::find(facts));
     all.extend(backward::find(facts, &holdings));
     all.extend(cast::find(facts, &holdings));
+    all.extend(bucket::find(facts));
     all.extend(optimizer::find(facts));
     all.extend(order::find(facts));
     all.extend(donation::find(facts));

@@ -26,7 +26,11 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
         let is_idle = facts.last_reader(buffer).is_none_or(|op| facts.position(op) < facts.peak);
         // What a view keeps may be read in part only.
         let is_viewed = facts.plan.graph.outputs.iter().all(|o| Some(o.value) != facts.value(buffer));
-        if facts.is_output(buffer) && (is_idle || is_viewed) && is_large(facts, facts.bytes(buffer)) {
+        if facts.is_output(buffer)
+            && !super::gathered::is_gathered(facts, buffer)
+            && (is_idle || is_viewed)
+            && is_large(facts, facts.bytes(buffer))
+        {
             all.extend(of_buffer(facts, buffer));
         }
     }
@@ -135,7 +139,7 @@ fn returned(tree: &Tree<'_>, place: Span, outputs: usize) -> Option<Vec<ExprId>>
 }
 
 /// Takes some of several returned expressions away, with their commas.
-fn leave_out(tree: &Tree<'_>, returned: &[ExprId], held: &[usize]) -> Vec<Edit> {
+pub(super) fn leave_out(tree: &Tree<'_>, returned: &[ExprId], held: &[usize]) -> Vec<Edit> {
     let span = |k: usize| returned.get(k).map(|&e| tree.ast.expr(e).span);
     let first_kept = (0..returned.len()).find(|k| !held.contains(k));
     let mut edits = Vec::new();

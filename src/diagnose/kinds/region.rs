@@ -7,6 +7,7 @@ use crate::{
         finding::{Accept, Finding},
     },
     diagnostic::{Diagnostic, Severity},
+    ir::{Policy, RegionId},
     ops::Op,
     source::Span,
 };
@@ -16,7 +17,11 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut seen: Vec<Span> = Vec::new();
     let mut all = Vec::new();
     for node in written.nodes() {
-        let (Op::Write(write), Some(region)) = (node.op(), node.region()) else { continue };
+        // The unit of a sharded model is no region that computes anything again.
+        let around = written.region_chain(node.region());
+        let policy = |r: RegionId| written.regions.get(r.0 as usize).map(|r| &r.policy);
+        let region = around.iter().rev().find(|&&r| policy(r) != Some(&Policy::Gathers));
+        let (Op::Write(write), Some(region)) = (node.op(), region) else { continue };
         // What the library writes (the running statistics of a norm) is as it must be.
         let place = written.origins.get(node.origin()).span;
         let is_own = facts.sources.get(place.file).is_some_and(|f| !f.is_library);

@@ -73,7 +73,9 @@ fn first_line_only(
 
 fn is_in_model(tree: &Tree<'_>, stmt: crate::syntax::ast::StmtId) -> bool {
     tree.around(Child::Stmt(stmt)).any(|c| match c {
-        Child::Stmt(s) => matches!(tree.ast.stmt(s).kind, StmtKind::Model(_) | StmtKind::Optimizer(_)),
+        Child::Stmt(s) => {
+            matches!(tree.ast.stmt(s).kind, StmtKind::Model(_) | StmtKind::Optimizer(_) | StmtKind::Hook(_))
+        }
         Child::Expr(_) => false,
     })
 }

@@ -16,8 +16,19 @@ use crate::{
 /// An op that failed while a step ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunError {
+    /// The op's node, or [`RunError::NOWHERE`].
     pub node: NodeId,
     pub error: OpError,
+}
+
+impl RunError {
+    /// No node of any graph: what failed belongs to no op.
+    pub const NOWHERE: NodeId = NodeId(u32::MAX);
+
+    /// An error that belongs to no op.
+    pub fn of_no_op(error: OpError) -> RunError {
+        RunError { node: RunError::NOWHERE, error }
+    }
 }
 
 impl std::fmt::Display for RunError {
@@ -264,6 +275,17 @@ fn run_one(
         program.run(&operands, &[target], page)?;
     }
     Ok(value)
+}
+
+/// Runs the CPU kernel of an op on dense tensors.
+pub(crate) fn call_op(
+    op: &Op,
+    args: &[Tensor],
+    types: Vec<Type>,
+    page: &ScalarPage,
+) -> Result<Vec<Tensor>, OpError> {
+    let args: Vec<Value> = args.iter().map(|tensor| Value::dense(tensor.clone())).collect();
+    run_kernel(op, &args, types, page)
 }
 
 fn run_kernel(op: &Op, args: &[Value], types: Vec<Type>, page: &ScalarPage) -> Result<Vec<Tensor>, OpError> {

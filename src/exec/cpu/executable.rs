@@ -13,16 +13,14 @@ use crate::{
     exec::{
         Tensor,
         comm::{Alone, Link, Ticket},
-        place::{Place, Root},
+        place::{Place, Root, reach},
+        run::{Printer, Run, check_arguments, half_written},
     },
-    ir::{DType, NodeId},
+    ir::{DType, NodeId, Type},
     ops::{Cause, Layout, OpError},
     plan::{Home, Instruction, Plan},
     schedule::BufferId,
 };
-
-/// Called with the label and the value of every `debug(x)`, in the planned order.
-pub type Printer = Box<dyn FnMut(&str, &Tensor) + Send>;
 
 /// A plan with everything prepared that a run needs.
 pub struct Executable {
@@ -35,14 +33,6 @@ pub struct Executable {
     taken_over: Vec<bool>,
     poison: bool,
     printer: Option<Printer>,
-}
-
-/// What a run gave.
-#[derive(Debug, Clone)]
-pub struct Run {
-    pub outputs: Vec<Tensor>,
-    /// End of the highest byte that a buffer or workspace used, from the start of the arena.
-    pub high_water_bytes: u64,
 }
 
 impl RunError {
@@ -259,28 +249,7 @@ impl Executable {
     }
 
     fn check_arguments(&self, slots: &[Tensor], inputs: &[Tensor]) -> Result<(), OpError> {
-        let graph = &self.plan.graph;
-        if slots.len() != graph.slots.len() || inputs.len() != graph.inputs.len() {
-            return Err(OpError::new(format!(
-                "the step takes {} inputs and {} persistent tensors, got {} and {}",
-                graph.inputs.len(),
-                graph.slots.len(),
-                inputs.len(),
-                slots.len()
-            )));
-        }
-        let named = graph
-            .slots
-            .iter()
-            .map(|slot| (&slot.name, &slot.ty))
-            .zip(slots)
-            .chain(graph.inputs.iter().map(|input| (&input.name, &input.ty)).zip(inputs));
-        for ((name, ty), tensor) in named {
-            if tensor.ty() != ty {
-                return Err(OpError::new(format!("`{name}` must be {ty}, got {}", tensor.ty())));
-            }
-        }
-        Ok(())
+        check_arguments(&self.plan.graph, slots.iter().map(Tensor::ty), inputs.iter().map(Tensor::ty))
     }
 
     /// End of a buffer in the arena.
@@ -337,12 +306,6 @@ impl Executable {
     }
 }
 
-/// The error of an op that failed after the step began to write.
-fn half_written(error: OpError) -> OpError {
-    let message = format!("{} (the step had already written some parameters)", error.message);
-    OpError { message, ..error }
-}
-
 /// The bytes of a dense operand.
 ///
 /// # Safety
@@ -366,6 +329,27 @@ unsafe fn bytes_of_mut<'a>(operand: &Operand<'a>) -> &'a mut [u8] {
         // SAFETY: as for this function.
         len => unsafe { std::slice::from_raw_parts_mut(operand.start(), len) },
     }
+}
+
+/// A dense tensor of what lies in `bytes` with this layout.
+pub(crate) fn gathered(
+    bytes: &[u128],
+    ty: &Type,
+    layout: &Layout,
+    page: &ScalarPage,
+) -> Result<Tensor, OpError> {
+    let room = size_of_val(bytes) as u64;
+    if reach(ty, layout).is_none_or(|end| end > room) {
+        return Err(OpError::new(format!("internal: {ty} reaches beyond its {room} bytes")));
+    }
+    let mut tensor = super::zeros(ty)?;
+    // SAFETY: words are aligned to 16 bytes, and hold all that the layout reaches. Nothing is written
+    // through the operand.
+    unsafe {
+        let from = Operand::new(bytes.as_ptr().cast::<u8>().cast_mut(), ty, layout);
+        copy_into(&from, &mut tensor, page)?;
+    }
+    Ok(tensor)
 }
 
 /// A dense tensor of its own.

@@ -2,7 +2,7 @@
 
 mod arena;
 mod call;
-mod convert;
+pub(crate) mod convert;
 mod elementwise;
 mod eval;
 mod executable;
@@ -16,16 +16,19 @@ mod prepare;
 mod random;
 pub(crate) mod reduce;
 mod simd;
-mod strided;
+pub(crate) mod strided;
 
 pub use arena::Arena;
 pub use call::{Call, Operand, ScalarPage};
+pub(crate) use eval::call_op;
 pub use eval::{RunError, eval, eval_among, eval_and_show};
-pub use executable::{Executable, Printer, Run};
+pub use executable::Executable;
+pub(crate) use executable::gathered;
 pub(crate) use host::views;
 pub use host::{TensorMut, TensorRef};
 pub(crate) use math::{floor_div, floor_rem};
 
+pub use crate::exec::run::{Printer, Run};
 use crate::{exec::Tensor, ir::Type, ops::OpError};
 
 /// Any aligned address serves for no bytes.

@@ -4,7 +4,7 @@ use super::{
     Call, Operand, Shared, parallel,
     strided::{Axis, Walk},
 };
-use crate::ops::{OpError, SliceRange};
+use crate::ops::{Layout, OpError, SliceRange};
 
 /// Moves of fewer bytes than this stay on one thread: waking another costs more.
 const PARALLEL_BYTES: usize = 1 << 20;
@@ -42,15 +42,42 @@ pub(crate) fn pad(call: &Call<'_>, ranges: &[SliceRange]) -> Result<(), OpError>
     let (from, to) = (call.arg_operand(0)?, call.result_operand(0)?);
     // SAFETY: the result is dense, so its bytes are contiguous and belong to it (`Operand::new`).
     unsafe { to.start().write_bytes(0, to.ty.bytes() as usize) };
+    let target = part(&to, ranges);
+    // SAFETY: `infer` has checked that the ranges lie inside the result and have the operand's
+    // sizes; the operand does not overlap the result (`Call`).
+    unsafe { copy_into(&from, &to, &target) };
+    Ok(())
+}
+
+/// Operand 0, with operand 1 at `ranges`. Where the result was planned over operand 0, the rest of it
+/// is there already.
+pub(crate) fn insert(call: &Call<'_>, ranges: &[SliceRange]) -> Result<(), OpError> {
+    let (whole, piece, to) = (call.arg_operand(0)?, call.arg_operand(1)?, call.result_operand(0)?);
+    if whole.start() != to.start() {
+        let target = Target { offset: to.layout.offset, strides: to.layout.strides.to_vec() };
+        // SAFETY: both hold a tensor of this shape (`Operand::new`). The result overlaps no operand
+        // but one that it was planned to overwrite, and that would start where it does (`Call`).
+        unsafe { copy_into(&whole, &to, &target) };
+    }
+    let mut target = part(&to, ranges);
+    if piece.ty.rank() != to.ty.rank() {
+        // Row by row into a vector, which is dense.
+        target.strides = Layout::dense(piece.ty.shape()).strides.into();
+    }
+    // SAFETY: `infer` has checked that the ranges lie inside the result and have the sizes of the
+    // piece, or as many elements in a row, which does not overlap the result (`Call`: only operand 0 may be overwritten).
+    unsafe { copy_into(&piece, &to, &target) };
+    Ok(())
+}
+
+/// Where the elements of a part of `to` lie.
+fn part(to: &Operand<'_>, ranges: &[SliceRange]) -> Target {
     let mut target = Target { offset: to.layout.offset, strides: to.layout.strides.to_vec() };
     for (stride, range) in target.strides.iter_mut().zip(ranges) {
         target.offset += range.start * *stride;
         *stride *= range.step;
     }
-    // SAFETY: `infer` has checked that the ranges lie inside the result and have the operand's
-    // sizes; the operand does not overlap the result (`Call`).
-    unsafe { copy_into(&from, &to, &target) };
-    Ok(())
+    target
 }
 
 /// Fills result 0 with these bytes.

@@ -72,7 +72,10 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
     let places = |accesses: &[Access]| accesses.iter().map(place).collect::<Result<Vec<Place>, OpError>>();
     Ok(match kernel {
         Kernel::Nothing => Action::Nothing,
-        Kernel::Wait { operands } => wait(plan, id, operands)?,
+        Kernel::Wait { operands } => match place::wait(plan, id, operands)? {
+            Some(place::Wait { start, operand, result }) => Action::Wait { start, operand, result },
+            None => Action::Nothing,
+        },
         Kernel::Copy { from, to } => {
             let dense = |access: &Access| access.layout.is_dense(access.ty.shape());
             if from.ty != to.ty || !dense(from) || !dense(to) {
@@ -131,24 +134,4 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
             Action::Node { op: op.clone(), args: places(args)?, results: places(results)?, workspace }
         }
     })
-}
-
-/// The end of a collective. With one rank it is over when it starts.
-fn wait(plan: &Plan, id: OpId, operands: &[Access]) -> Result<Action, OpError> {
-    let done = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
-    let done = plan.graph.node(*done.ok_or_else(|| fault("the plan waits for a missing node"))?);
-    let (Op::CollectiveDone(op), [result, operand], Some(&started)) =
-        (done.op(), operands, done.args().first())
-    else {
-        return Err(fault("the plan waits for what is no collective"));
-    };
-    if op.world == 1 {
-        return Ok(Action::Nothing);
-    }
-    let start = plan.graph.producer(started).0;
-    if !matches!(start.op(), Op::CollectiveStart(_)) {
-        return Err(fault("the plan waits for a collective that nothing starts"));
-    }
-    let (operand, result) = (dense_place(plan, operand)?, dense_place(plan, result)?);
-    Ok(Action::Wait { start: start.id, operand, result })
 }

@@ -47,6 +47,7 @@ fn build(at: &mut Attributes<'_>) -> Result<Op, Fault> {
         "copy" => Copy.into(),
         "concat" => Concat { axis: at.usize("axis")? }.into(),
         "pad" => Pad { shape: at.usizes("shape")?, ranges: ranges(at)? }.into(),
+        "insert" => Insert { ranges: ranges(at)? }.into(),
         "gather" => Gather.into(),
         "scatter_add" => ScatterAdd { rows: at.usize("rows")? }.into(),
         "stop_grad" => StopGrad.into(),

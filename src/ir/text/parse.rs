@@ -16,7 +16,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{
         Bind, Cursor as Stamp, GradCallId, Graph, Input, NodeId, Origin, Output, Policy, Region, RegionId,
-        Role, ScalarSource, Slot, SlotId, SlotKind, Type, ValueId, verify::faults,
+        Role, ScalarSource, Shard, Slot, SlotId, SlotKind, Type, ValueId, verify::faults,
     },
     ops::OpError,
     source::{FileId, Span},
@@ -63,6 +63,7 @@ pub fn parse_file(file: FileId, text: &str) -> Result<Graph, Vec<Diagnostic>> {
 #[derive(Default)]
 struct Lines<'s> {
     slots: Vec<Slot>,
+    shards: FxHashMap<SlotId, Shard>,
     inputs: Vec<Input>,
     scalars: Vec<ScalarSource>,
     grad_calls: u32,
@@ -173,6 +174,7 @@ impl<'s> Lines<'s> {
                 };
                 self.slots.push(Slot { name, ty: cursor.value()?.ty()?, kind });
             }
+            "shard" => self.shard(cursor)?,
             "input" => {
                 number(cursor, "input", self.inputs.len())?;
                 self.inputs.push(Input { name: cursor.string()?.into(), ty: cursor.value()?.ty()? });
@@ -193,6 +195,20 @@ impl<'s> Lines<'s> {
             }
         }
         end(cursor)
+    }
+
+    /// `shard 3 4 1000 0 mean`: the slot, the ranks, the elements, how many units are gathered ahead.
+    fn shard(&mut self, cursor: &mut Cursor<'s>) -> Result<(), Fault> {
+        let slot = SlotId(cursor.value()?.u32()?);
+        let (world, elements) = (cursor.value()?.u32()?, cursor.value()?.u64()?);
+        let prefetch = cursor.value()?.u32()?;
+        let word = cursor.word("`mean` or `sum`")?;
+        if !matches!(word.text, "mean" | "sum") {
+            return Err(fault(codes::UNEXPECTED, word.span, "expected `mean` or `sum`"));
+        }
+        let elements = usize::try_from(elements).unwrap_or(usize::MAX);
+        self.shards.insert(slot, Shard { world, elements, prefetch, mean: word.text == "mean" });
+        Ok(())
     }
 
     fn region(&mut self, cursor: &mut Cursor<'s>, span: Span) -> Result<(), Fault> {
@@ -353,6 +369,8 @@ fn policy(value: &Spanned<'_>) -> Result<Policy, Fault> {
     match &value.value {
         Value::Word("nothing") => Ok(Policy::Nothing),
         Value::Word("dots") => Ok(Policy::Dots),
+        Value::Word("gathers") => Ok(Policy::Gathers),
+        Value::Word("everything") => Ok(Policy::Everything),
         Value::Call("names", names) => {
             let names: Vec<Arc<str>> =
                 names.iter().map(|n| n.string().map(Arc::from)).collect::<Result<_, _>>()?;
@@ -400,6 +418,7 @@ impl<'s> Builder<'s> {
 
     fn build(&mut self, lines: &Lines<'s>) {
         self.graph.slots.clone_from(&lines.slots);
+        self.graph.shards.clone_from(&lines.shards);
         self.graph.inputs.clone_from(&lines.inputs);
         self.graph.scalars.clone_from(&lines.scalars);
         self.graph.grad_calls = lines.grad_calls;

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    ir::{Bind, Graph, Node, OriginId, Policy, Region, Role, ScalarSource, SlotKind, ValueId},
+    ir::{Bind, Graph, Node, OriginId, Policy, Region, Role, ScalarSource, Shard, SlotKind, ValueId},
     source::SourceMap,
 };
 
@@ -36,6 +36,13 @@ impl Printer<'_> {
                 SlotKind::OptimizerState => "optimizer",
             };
             writeln!(out, "slot {index} {:?} {kind} {}", slot.name, slot.ty)?;
+        }
+        let mut shards: Vec<_> = graph.shards.iter().collect();
+        shards.sort_unstable_by_key(|(slot, _)| **slot);
+        for (slot, shard) in shards {
+            let Shard { world, elements, prefetch, mean } = shard;
+            let sum = if *mean { "mean" } else { "sum" };
+            writeln!(out, "shard {} {world} {elements} {prefetch} {sum}", slot.0)?;
         }
         for (index, input) in graph.inputs.iter().enumerate() {
             writeln!(out, "input {index} {:?} {}", input.name, input.ty)?;
@@ -80,6 +87,8 @@ impl Printer<'_> {
         match &region.policy {
             Policy::Nothing => write!(out, "nothing")?,
             Policy::Dots => write!(out, "dots")?,
+            Policy::Gathers => write!(out, "gathers")?,
+            Policy::Everything => write!(out, "everything")?,
             Policy::Names(names) => {
                 let names: Vec<String> = names.iter().map(|n| format!("{n:?}")).collect();
                 write!(out, "names({})", names.join(", "))?;

@@ -24,6 +24,7 @@ impl Units<'_> {
                         unit
                     }
                 },
+                (None, Op::Insert(_)) if self.inserts.is_idle(node.id) => self.add(Unit::Barrier, node.id),
                 (None, Op::Barrier(_)) => self.add(Unit::Barrier, node.id),
                 (None, Op::Write(_)) => self.add(Unit::Commit(node.id), node.id),
                 (None, Op::CollectiveDone(_)) => self.add(Unit::Wait(node.id), node.id),
@@ -43,8 +44,11 @@ impl Units<'_> {
         }
         for node in self.graph.nodes() {
             let Some(unit) = self.of_node[node.id.0 as usize] else { continue };
-            for &arg in node.args() {
-                self.read(unit, arg, &node);
+            for (k, &arg) in node.args().iter().enumerate() {
+                // An insert that has nothing to do needs nothing of what it writes into.
+                if k > 0 || !self.inserts.starts_idle(&node) {
+                    self.read(unit, arg, &node);
+                }
             }
             for &after in node.after() {
                 self.wait_for_node(unit, after);

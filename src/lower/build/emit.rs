@@ -1,6 +1,6 @@
 //! Kernels, buffers and ops in the final source order.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Built, Refused, Unit, UnitId, Units,
@@ -14,7 +14,7 @@ use crate::{
         views::{InView, copy_kernel},
     },
     ops::{Op, OpError},
-    plan::{ALIGNMENT, Access, CommitCopy, CommitReason, Home, Kernel, PlanBuffer, ViewChoice},
+    plan::{ALIGNMENT, Access, CommitCopy, CommitReason, Home, Kernel, PlanBuffer, Target, ViewChoice},
     schedule::{BufferFlags, BufferId, GraphBuilder, OpId, Planned, ScheduleGraph, Source, ViewId},
 };
 
@@ -22,10 +22,12 @@ impl Units<'_> {
     pub(super) fn emit(
         &self,
         order: &[UnitId],
+        target: Target,
         schedule: &dyn Fn(&ScheduleGraph) -> Planned,
     ) -> Result<Built, OpError> {
         let mut emit = Emit {
             units: self,
+            target,
             builder: GraphBuilder::new(),
             buffers: Vec::new(),
             of_value: FxHashMap::default(),
@@ -33,6 +35,8 @@ impl Units<'_> {
             viewed: Viewed::new(self),
             copies: FxHashMap::default(),
             touched: Vec::new(),
+            shared: FxHashSet::default(),
+            begun: FxHashSet::default(),
         };
         emit.given();
         let mut ids: Vec<Option<OpId>> = vec![None; self.units.len()];
@@ -119,6 +123,7 @@ impl Units<'_> {
 /// Makes kernels, buffers and ops in the final source order.
 pub(super) struct Emit<'u, 'a> {
     pub(super) units: &'u Units<'a>,
+    target: Target,
     builder: GraphBuilder,
     pub(super) buffers: Vec<(PlanBuffer, u64)>,
     pub(super) of_value: FxHashMap<ValueId, BufferId>,
@@ -128,6 +133,9 @@ pub(super) struct Emit<'u, 'a> {
     pub(super) copies: FxHashMap<u32, BufferId>,
     /// For each access of the kernel that was made last, the view that it goes through.
     touched: Vec<Option<InView>>,
+    /// Buffers of inserts, and those among them that an op has begun to write.
+    shared: FxHashSet<BufferId>,
+    begun: FxHashSet<BufferId>,
 }
 
 impl Emit<'_, '_> {
@@ -213,12 +221,20 @@ impl Emit<'_, '_> {
 
     /// The buffer of a value that an op makes.
     fn make(&mut self, value: ValueId) {
-        if !self.of_value.contains_key(&value) {
-            let output = self.units.is_output[value.0 as usize];
-            let flags = BufferFlags { persistent: false, input: false, output };
-            let buffer = self.buffer(value, Home::Arena, flags);
-            self.of_value.insert(value, buffer);
+        let root = self.units.inserts.root(value);
+        let buffer = match self.of_value.get(&root) {
+            Some(&buffer) => buffer,
+            None => {
+                let output = self.units.is_output[root.0 as usize];
+                let flags = BufferFlags { persistent: false, input: false, output };
+                self.buffer(root, Home::Arena, flags)
+            }
+        };
+        if root != value {
+            self.shared.insert(buffer);
         }
+        self.of_value.insert(root, buffer);
+        self.of_value.insert(value, buffer);
     }
 
     fn slot(&mut self, slot: SlotId, value: ValueId) -> BufferId {
@@ -257,9 +273,11 @@ impl Emit<'_, '_> {
         {
             return Ok(Access { buffer, ty, layout: within.layout.clone() });
         }
-        let buffer = self.of_value.get(&place.base).copied();
+        let buffer = self.of_value.get(&self.units.inserts.root(place.base)).copied();
         let buffer = buffer.ok_or_else(|| OpError::new("internal: a value that is read lies nowhere"))?;
-        Ok(Access { buffer, ty, layout: place.layout.clone() })
+        let mut layout = place.layout.clone();
+        layout.offset = layout.offset.saturating_add(self.units.inserts.offset(place.base));
+        Ok(Access { buffer, ty, layout })
     }
 
     fn op(&mut self, kernel: &Kernel, after: &[OpId]) -> OpId {
@@ -276,7 +294,11 @@ impl Emit<'_, '_> {
                 self.viewed.read(id, &operands);
                 reads.extend(program.inputs.iter().map(|i| i.buffer));
                 for (_, made) in &program.outputs {
-                    if self.is_persistent(made.buffer) {
+                    if makes.contains(&made.buffer) {
+                        continue;
+                    }
+                    if self.is_there(made.buffer) {
+                        self.viewed.read_directly(id, made.buffer);
                         reads.push(made.buffer);
                         continue;
                     }
@@ -293,7 +315,11 @@ impl Emit<'_, '_> {
                 self.viewed.read(id, &operands);
                 reads.extend(args.iter().map(|a| a.buffer));
                 for (k, made) in results.iter().enumerate() {
-                    if self.is_persistent(made.buffer) {
+                    if makes.contains(&made.buffer) {
+                        continue;
+                    }
+                    if self.is_there(made.buffer) {
+                        self.viewed.read_directly(id, made.buffer);
                         reads.push(made.buffer);
                         continue;
                     }
@@ -304,7 +330,8 @@ impl Emit<'_, '_> {
                 }
                 let arg_types: Vec<_> = args.iter().map(|a| &a.ty).collect();
                 let result_types: Vec<_> = results.iter().map(|r| &r.ty).collect();
-                workspace = node.op().workspace(&arg_types, &result_types).next_multiple_of(ALIGNMENT);
+                let needed = self.target.workspace(node.op(), &arg_types, &result_types);
+                workspace = needed.next_multiple_of(ALIGNMENT);
             }
             Kernel::Copy { from, to } => {
                 self.viewed.read(id, &Operands::new(std::slice::from_ref(from), &touched));
@@ -322,6 +349,13 @@ impl Emit<'_, '_> {
         self.builder.op(&reads, &makes, after, &overwrites.pairs, workspace)
     }
 
+    /// Whether a result lies in memory that is there before its op: a persistent tensor, or a buffer
+    /// into which others have written their parts.
+    fn is_there(&mut self, buffer: BufferId) -> bool {
+        let is_shared = self.shared.contains(&buffer);
+        self.is_persistent(buffer) || is_shared && !self.begun.insert(buffer)
+    }
+
     fn is_persistent(&self, buffer: BufferId) -> bool {
         self.buffers.get(buffer.0 as usize).is_some_and(|b| matches!(b.0.home, Home::Slot(_)))
     }
@@ -332,6 +366,7 @@ impl Emit<'_, '_> {
         let Some((read, within)) = operands.get(k) else { return };
         let is_alike = made.ty.dtype().size() == read.ty.dtype().size()
             && made.ty.elements() == read.ty.elements()
+            && self.buffers[made.buffer.0 as usize].0.dense_bytes == made.ty.bytes()
             && !self.is_persistent(read.buffer);
         if !is_alike {
             return;

@@ -3,15 +3,18 @@
 mod collect;
 mod commit;
 mod emit;
+mod inserts;
 mod viewed;
 
 use rustc_hash::FxHashMap;
+
+use inserts::Inserts;
 
 use super::{fuse::GroupId, layout::Laid};
 use crate::{
     ir::{Graph, NodeId, SlotId, ValueId},
     ops::OpError,
-    plan::{Access, CommitCopy, Kernel, PlanBuffer, ViewChoice},
+    plan::{Access, CommitCopy, Kernel, PlanBuffer, Target, ViewChoice},
     schedule::{Planned, ScheduleGraph},
 };
 
@@ -62,14 +65,21 @@ pub(super) fn build(
     laid: &Laid,
     groups: &[Option<GroupId>],
     members: &[Vec<NodeId>],
+    target: Target,
     schedule: &dyn Fn(&ScheduleGraph) -> Planned,
 ) -> Result<Built, OpError> {
-    for in_place in [InPlace::BySource, InPlace::ByWaiting, InPlace::Never] {
-        let mut units = Units::new(laid, groups, members);
-        units.collect();
-        units.commit(in_place);
-        if let Some(order) = units.order() {
-            return units.emit(&order, schedule);
+    for inserts in [true, false] {
+        for in_place in [InPlace::BySource, InPlace::ByWaiting, InPlace::Never] {
+            let mut units = Units::new(laid, groups, members);
+            if inserts {
+                units.inserts = Inserts::find(laid, target);
+            }
+            units.collect();
+            units.order_inserts();
+            units.commit(in_place);
+            if let Some(order) = units.order() {
+                return units.emit(&order, target, schedule);
+            }
         }
     }
     Err(OpError::new("internal: the barriers of the step form a cycle"))
@@ -101,6 +111,7 @@ struct Units<'a> {
     /// Commits that are copies.
     copied: Vec<Copied>,
     walk: Walk,
+    inserts: Inserts,
 }
 
 /// A commit that is a copy, and why.
@@ -155,6 +166,7 @@ impl<'a> Units<'a> {
             view_waits: vec![Vec::new(); laid.views.len()],
             copied: Vec::new(),
             walk: Walk { seen: Vec::new(), clock: 0, steps: WALK_STEPS },
+            inserts: Inserts::default(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::Units;
 use crate::{
     ir::ValueId,
     lower::views::InView,
+    ops::Op,
     plan::{ALIGNMENT, Access},
     schedule::{BufferId, CopyableView, OpId, ViewId, ViewedBuffer},
 };
@@ -121,6 +122,17 @@ impl Viewed {
         }
     }
 
+    /// Notes that an op needs a buffer whatever becomes of its views: it writes a part of it.
+    pub(super) fn read_directly(&mut self, op: OpId, buffer: BufferId) {
+        if self.views.is_empty() {
+            return;
+        }
+        let readers = &mut self.bases.entry(buffer).or_default().readers;
+        if readers.last() != Some(&op) {
+            readers.push(op);
+        }
+    }
+
     /// Notes what an op could overwrite if some views were copies.
     pub(super) fn overwritten(&mut self, op: OpId, overwrites: &Overwrites) {
         for &(view, made) in &overwrites.views {
@@ -155,7 +167,11 @@ impl Viewed {
         for (buffer, k) in by_base {
             let Some(mut view) = self.views[k as usize].clone() else { continue };
             let laid = &units.laid.views[k as usize];
-            view.after = laid.gate.and_then(|gate| op(units.of_node[gate.0 as usize]?)).into_iter().collect();
+            // Who made a part of a value has not made all of it.
+            let whole = units.graph.producer(laid.base).0;
+            let whole = matches!(whole.op(), Op::Insert(_)).then_some(whole.id);
+            let gates = [laid.gate, whole].into_iter().flatten();
+            view.after = gates.filter_map(|gate| op(units.of_node[gate.0 as usize]?)).collect();
             view.waits = units.view_waits[k as usize].iter().filter_map(|&unit| op(unit)).collect();
             view.waits.sort_unstable();
             view.waits.dedup();

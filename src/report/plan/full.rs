@@ -6,17 +6,35 @@ use serde_json::{Map, Value, json};
 use super::{View, op_name};
 use crate::{
     plan::{Home, Instruction, Kernel, Plan},
-    schedule::{BufferId, OpId},
+    schedule::{BufferId, End, OpId, Refutation},
     source::SourceMap,
 };
 
-/// Adds the graph and the plan to a step that [`super::json`] made.
-pub fn full(step: &mut Value, plan: &Plan, sources: &SourceMap) {
-    let Value::Object(step) = step else { return };
+/// Writes a step that [`super::json`] made, with its graph and its plan. Buffers and ops become text
+/// one by one: as values, those of a large plan would take many times the room of the text.
+pub fn full(step: &Value, plan: &Plan, sources: &SourceMap, out: &mut String) {
     let view = View::new(plan, sources);
-    step.insert("buffers".into(), plan.schedule_graph.buffer_ids().map(|id| buffer(&view, id)).collect());
-    step.insert("ops".into(), plan.schedule_graph.ops().map(|id| op(&view, id)).collect());
-    schedule(step, plan);
+    let text = step.to_string();
+    out.push_str(text.strip_suffix('}').unwrap_or(&text));
+    list(out, "buffers", plan.schedule_graph.buffer_ids().map(|id| buffer(&view, id)));
+    list(out, "ops", plan.schedule_graph.ops().map(|id| op(&view, id)));
+    let mut rest = Map::new();
+    schedule(&mut rest, plan);
+    let rest = Value::Object(rest).to_string();
+    out.push(',');
+    out.push_str(rest.strip_prefix('{').unwrap_or(&rest));
+}
+
+/// One more field of an object that has some: a list.
+fn list(out: &mut String, name: &str, items: impl Iterator<Item = Value>) {
+    out.push_str(&format!(",\"{name}\":["));
+    for (k, item) in items.enumerate() {
+        if k > 0 {
+            out.push(',');
+        }
+        out.push_str(&item.to_string());
+    }
+    out.push(']');
 }
 
 fn buffer(view: &View<'_>, id: BufferId) -> Value {
@@ -111,6 +129,20 @@ fn schedule(step: &mut Map<String, Value>, plan: &Plan) {
             "before": order(&bound.before),
             "branched": bound.branched,
             "relaxed": !plan.views.is_empty(),
+            "refutation": bound.refutation.as_ref().map(refutation),
         }),
     );
+}
+
+/// Case distinctions are at most a few deep.
+fn refutation(proof: &Refutation) -> Value {
+    let edges: Vec<[u32; 3]> = proof.edges.iter().map(|e| [e.op.0, e.first.0, e.second.0]).collect();
+    let end = match &proof.end {
+        End::Cut(op) => json!({ "cut": op.0 }),
+        End::Both { op, other } => json!({ "both": [op.0, other.0] }),
+        End::Fork { ops: [a, b], cases } => {
+            json!({ "fork": [a.0, b.0], "cases": cases.iter().map(refutation).collect::<Vec<Value>>() })
+        }
+    };
+    json!({ "edges": edges, "end": end })
 }

@@ -24,7 +24,7 @@ pub fn step(
     let by_kind: Map<String, Value> =
         plan.by_kind.iter().map(|&(kind, bytes)| (kind.to_owned(), bytes.into())).collect();
     let peak = &plan.peak_at;
-    json!({
+    let mut value = json!({
         "name": &*plan.name,
         "nodes": plan.nodes,
         "op_count": plan.ops,
@@ -50,7 +50,12 @@ pub fn step(
         "by_kind": by_kind,
         "live_at_peak": plan.live_at_peak.iter().map(buffer).collect::<Vec<_>>(),
         "diagnostics": diagnostics.iter().map(|d| report::json::value(d, sources)).collect::<Vec<_>>(),
-    })
+    });
+    // Only steps of several ranks have it. All ranks have one plan, so the other figures are each one's.
+    if let (Some(ranks), Some(map)) = (&plan.ranks, value.as_object_mut()) {
+        map.insert("ranks".into(), ranks.json());
+    }
+    value
 }
 
 fn buffer(buffer: &LiveBuffer) -> Value {

@@ -4,6 +4,8 @@ mod full;
 mod json;
 mod live;
 mod placed;
+mod ranks;
+mod recompute;
 mod terminal;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,8 @@ use std::sync::Arc;
 pub use full::full;
 pub use json::{step as json, steps as json_file};
 pub use placed::{PlacedBuffer, PlacedOp, buffers, ops};
+pub use ranks::{RanksReport, Sent, ranks};
+pub use recompute::{Line, Recompute, recompute};
 pub use terminal::render;
 
 use crate::{
@@ -45,6 +49,8 @@ pub struct PlanReport {
     pub worst: Option<WorstLegal>,
     /// The heuristic that found the order.
     pub order: &'static str,
+    /// What the ranks send to each other, if they do.
+    pub ranks: Option<RanksReport>,
     pub peak_at: PeakAt,
     /// Bytes at the peak of each kind, in a fixed order, `fragmentation` last. Their sum is
     /// `peak_bytes`.
@@ -133,6 +139,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         lower_bound_bytes: plan.lower_bound_bytes(),
         worst: WorstLegal::of(plan),
         order: plan.schedule.found_by,
+        ranks: ranks(plan),
         peak_at: PeakAt {
             place: peak_node.and_then(|n| view.place(n)),
             op: peak_node.map_or(String::new(), |n| op_name(n).to_owned()),

@@ -59,6 +59,20 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         count(plan.ops, "op"),
         plan.order,
     ));
+    if let Some(ranks) = &plan.ranks {
+        out.push_str(&format!(
+            "  each of {} ranks sends {}, {} of it beside other work\n",
+            ranks.world,
+            Bytes(ranks.all.bytes),
+            Bytes(ranks.overlapped.bytes),
+        ));
+        for (name, sent) in &ranks.by_kind {
+            out.push_str(&format!("    {} in {}\n", Bytes(sent.bytes), count(sent.count, name)));
+        }
+        if ranks.padding_bytes > 0 {
+            out.push_str(&format!("  {} of what a rank keeps is padding\n", Bytes(ranks.padding_bytes)));
+        }
+    }
     if !plan.curve.is_empty() {
         let place = plan.peak_at.place.map(|p| format!(", {}", place_text(p, main, sources)));
         out.push_str(&format!(

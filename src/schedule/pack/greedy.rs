@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Item, Placement, Problem,
+    Item, Limits, Placement, Problem,
     gaps::{gaps, reordered},
 };
 
@@ -17,8 +17,9 @@ const GAP_WORK: u64 = 4_000_000;
 /// The same for placements that are made again with other orders.
 const REORDER_WORK: u64 = 4_000_000;
 
-/// Tries the placements, cheap ones first, until one reaches `goal`; the lowest arena otherwise.
-pub(super) fn portfolio(problem: &Problem, goal: u64) -> Placement {
+/// Tries the placements, cheap ones first, until one reaches `goal` or the time is over; the lowest
+/// arena otherwise. The first placement is always made.
+pub(super) fn portfolio(problem: &Problem, goal: u64, limits: &Limits) -> Placement {
     let mut best = by_time(problem, Fit::Lowest);
     let mut keep = |found: Option<Placement>| {
         if let Some(found) = found
@@ -26,7 +27,7 @@ pub(super) fn portfolio(problem: &Problem, goal: u64) -> Placement {
         {
             best = found;
         }
-        best.height <= goal
+        best.height <= goal || limits.is_late()
     };
     if keep(None) || keep(Some(by_time(problem, Fit::Best))) {
         return best;

@@ -22,7 +22,8 @@ pub struct Block {
 pub struct PackOptions {
     /// Stop as soon as the arena is this low. The load is always such a goal.
     pub goal: u64,
-    /// Upper limit on the time for the search that follows the greedy placements.
+    /// Upper limit on the time. What is begun is brought to an end first, and one placement is always
+    /// made: a second for each million blocks.
     pub time_limit: Duration,
     /// Upper limit on its work, in blocks times the times at which they are alive. It is the same on
     /// every machine.
@@ -49,12 +50,13 @@ pub struct Packing {
 
 /// Places all blocks. Blocks of no bytes or no time are placed at 0. Heights saturate.
 pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
+    let mut limits = Limits { end: Instant::now().checked_add(options.time_limit), work: options.work_limit };
     let problem = Problem::new(blocks);
     let goal = options.goal.max(problem.load);
-    let mut best = greedy::portfolio(&problem, goal);
+    let mut best = greedy::portfolio(&problem, goal, &limits);
     let mut bound = problem.load;
-    if best.height > goal {
-        bound = bound.max(sections(&problem, goal, options, &mut best));
+    if best.height > goal && !limits.is_over() {
+        bound = bound.max(sections(&problem, goal, &mut limits, &mut best));
     }
     let mut offsets = vec![0; blocks.len()];
     for (block, &offset) in problem.blocks.iter().zip(&best.offsets) {
@@ -65,8 +67,7 @@ pub fn pack(blocks: &[Block], options: &PackOptions) -> Packing {
 
 /// Searches where the greedy placement is too high, separately for parts that share no time.
 /// Returns a bound on the height.
-fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Placement) -> u64 {
-    let mut limits = Limits { end: Instant::now().checked_add(options.time_limit), work: options.work_limit };
+fn sections(problem: &Problem, goal: u64, limits: &mut Limits, best: &mut Placement) -> u64 {
     let mut order: Vec<usize> = (0..problem.blocks.len()).collect();
     order.sort_by_key(|&i| problem.blocks[i].first);
     let mut at = 0;
@@ -97,9 +98,9 @@ fn sections(problem: &Problem, goal: u64, options: &PackOptions, best: &mut Plac
             let start = if members.len() == problem.blocks.len() {
                 Placement { offsets: members.iter().map(|&i| best.offsets[i]).collect(), height: best.height }
             } else {
-                greedy::portfolio(&section, goal)
+                greedy::portfolio(&section, goal, limits)
             };
-            let (found, least) = lower(&section, goal, start, &mut limits);
+            let (found, least) = lower(&section, goal, start, limits);
             bound = bound.max(least);
             if found.height < section_height {
                 section_height = found.height;
@@ -123,7 +124,11 @@ struct Limits {
 
 impl Limits {
     fn is_over(&self) -> bool {
-        guard::cancelled() || self.work == 0 || self.end.is_some_and(|end| Instant::now() >= end)
+        self.work == 0 || self.is_late()
+    }
+
+    fn is_late(&self) -> bool {
+        guard::cancelled() || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }
 

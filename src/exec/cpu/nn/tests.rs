@@ -194,8 +194,8 @@ fn rows_in_place_and_strided() {
         check(RmsNormGrad, &[x, w, rstd, g]);
         let (logits, labels) = (random(7, dtype, &[5, 300]), random(8, DType::I32, &[5]));
         check(CrossEntropy, &[logits.clone(), labels.clone()]);
-        let lse = random(9, wide, &[5]);
-        check(CrossEntropyGrad, &[logits, labels, lse, random(10, dtype, &[5])]);
+        let logs = random(9, wide, &[5]);
+        check(CrossEntropyGrad, &[logits, labels, logs, random(10, dtype, &[5])]);
         let (x, w) = (random(11, dtype, &[4, 3, 70]), random(12, dtype, &[3]));
         check(BatchNorm { eps }, &[x.clone(), w.clone(), w.clone()]);
         let mean = random(13, wide, &[3]);

@@ -1,0 +1,30 @@
+//! The CUDA device: interprets a plan over one device allocation.
+//!
+//! `kernels` says what each op of a plan is on the device, as a list of `work`; `executable` runs it.
+//! Libraries are found at run time (`library`): a machine without CUDA runs the same binary.
+
+mod bind;
+mod cache;
+mod context;
+mod error;
+mod executable;
+mod guarded;
+mod host;
+mod kernels;
+mod library;
+mod memory;
+mod module;
+mod prepare;
+mod product;
+mod session;
+mod sources;
+mod staging;
+mod work;
+
+pub use context::{DeviceInfo, devices, usable};
+pub use executable::{Executable, Stats};
+pub(crate) use kernels::workspace;
+pub use library::{LIBRARIES_VARIABLE, Unavailable};
+pub use memory::Block;
+pub use session::{CHECK_VARIABLE, Cuda, RECORD_VARIABLE};
+pub use sources::{COMPILE_OPTIONS, Source, sources};

@@ -1,0 +1,157 @@
+//! What an executable knows of a plan before the first run: runs of device work, and what the host
+//! does between them.
+
+use std::sync::Arc;
+
+use super::{kernels, work::Work};
+use crate::{
+    exec::place::{self, Place, Root, dense_place, fault},
+    ir::NodeId,
+    ops::{CollectiveKind, Op, OpError},
+    plan::{Access, Home, Instruction, Kernel, Plan},
+    schedule::{BufferId, OpId},
+};
+
+/// What the host does while the device waits.
+#[derive(Debug, Clone)]
+pub(super) enum HostAction {
+    Print {
+        label: Arc<str>,
+        value: Place,
+    },
+    /// A collective of several ranks begins.
+    Start {
+        node: NodeId,
+        kind: CollectiveKind,
+        world: u32,
+        operand: Place,
+    },
+    /// The end of the collective that a node began.
+    Wait(place::Wait),
+    /// An op that only the host has a kernel for.
+    Op {
+        op: Op,
+        args: Vec<Place>,
+        results: Vec<Place>,
+    },
+}
+
+/// What one op of the plan does.
+#[derive(Debug, Clone)]
+pub(super) enum Action {
+    Device(Vec<Work>),
+    Host(HostAction),
+}
+
+/// One op, in the order of the plan.
+#[derive(Debug, Clone)]
+pub(super) struct Step {
+    pub op: OpId,
+    pub action: Action,
+    /// Whether it writes a persistent tensor.
+    pub writes: bool,
+}
+
+/// All ops in the order in which they run.
+pub(super) fn steps(plan: &Plan) -> Result<Vec<Step>, OpError> {
+    place::check(plan)?;
+    let ops = plan.instructions.iter().filter_map(|instruction| match instruction {
+        Instruction::Exec(op) => Some(*op),
+        Instruction::Free(_) => None,
+    });
+    ops.map(|op| step(plan, op)).collect()
+}
+
+fn step(plan: &Plan, op: OpId) -> Result<Step, OpError> {
+    let kernel =
+        plan.kernels.get(op.0 as usize).ok_or_else(|| fault("the plan runs an op that it does not have"))?;
+    let works = kernels::works(plan, op)?;
+    let action = if works.contains(&Work::Host) {
+        Action::Host(host_action(plan, op, kernel)?)
+    } else {
+        Action::Device(works)
+    };
+    Ok(Step { op, action, writes: !written(plan, kernel)?.is_empty() })
+}
+
+fn host_action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<HostAction, OpError> {
+    let places = |accesses: &[Access]| {
+        accesses.iter().map(|access| Place::new(plan, access)).collect::<Result<Vec<Place>, OpError>>()
+    };
+    match kernel {
+        Kernel::Wait { operands } => {
+            let wait = place::wait(plan, id, operands)?;
+            Ok(HostAction::Wait(wait.ok_or_else(|| fault("a collective of one rank waits for the host"))?))
+        }
+        Kernel::Node { node, args, results } if (node.0 as usize) < plan.graph.len() => {
+            let op = plan.graph.node(*node).op();
+            match (op, args.as_slice()) {
+                (Op::Print(print), [value]) => {
+                    Ok(HostAction::Print { label: Arc::clone(&print.label), value: Place::new(plan, value)? })
+                }
+                (Op::CollectiveStart(start), [operand]) if start.world > 1 => Ok(HostAction::Start {
+                    node: *node,
+                    kind: start.kind,
+                    world: start.world,
+                    operand: dense_place(plan, operand)?,
+                }),
+                _ => Ok(HostAction::Op { op: op.clone(), args: places(args)?, results: places(results)? }),
+            }
+        }
+        _ => Err(fault("the device leaves an op to the host that has none")),
+    }
+}
+
+/// For each persistent tensor, whether an op of the plan writes it.
+pub(super) fn written_slots(plan: &Plan) -> Result<Vec<bool>, OpError> {
+    let mut is_written = vec![false; plan.graph.slots.len()];
+    for kernel in &plan.kernels {
+        for slot in written(plan, kernel)? {
+            if let Some(is_written) = is_written.get_mut(slot) {
+                *is_written = true;
+            }
+        }
+    }
+    Ok(is_written)
+}
+
+/// The persistent tensors that an op writes.
+fn written(plan: &Plan, kernel: &Kernel) -> Result<Vec<usize>, OpError> {
+    let results: Vec<&Access> = match kernel {
+        Kernel::Node { results, .. } => results.iter().collect(),
+        Kernel::Elementwise(group) => group.outputs.iter().map(|(_, access)| access).collect(),
+        Kernel::Copy { to, .. } => vec![to],
+        Kernel::Wait { .. } | Kernel::Nothing => Vec::new(),
+    };
+    let mut slots = Vec::new();
+    for access in results {
+        if let Root::Slot(slot) = Place::new(plan, access)?.root {
+            slots.push(slot);
+        }
+    }
+    Ok(slots)
+}
+
+/// End of the highest byte of the arena that an op, an input or a workspace uses.
+pub(super) fn high_water(plan: &Plan) -> Result<u64, OpError> {
+    let mut high = 0;
+    let mut include = |buffer: BufferId| {
+        let offset = plan.schedule.offsets.get(buffer.0 as usize).copied().flatten();
+        if let Some(offset) = offset {
+            high = high.max(offset + plan.schedule_graph.arena_bytes(buffer));
+        }
+    };
+    for (k, buffer) in plan.buffers.iter().enumerate() {
+        if matches!(buffer.home, Home::Input(_)) {
+            include(BufferId(k as u32));
+        }
+    }
+    let mut workspaces = 0;
+    for instruction in &plan.instructions {
+        if let Instruction::Exec(op) = *instruction {
+            plan.schedule_graph.makes(op).iter().for_each(|&made| include(made));
+            workspaces = workspaces.max(place::workspace(plan, op)?.end as u64);
+        }
+    }
+    Ok(high.max(workspaces))
+}

@@ -1,0 +1,98 @@
+//! What one op of a plan does on the device: launches, products, copies, in this order on one stream.
+
+use std::sync::Arc;
+
+use crate::{exec::place::Root, ir::DType};
+
+/// Bytes of the arena or of a persistent tensor. The root is that of the operand's `Place`; for a
+/// workspace it is `Root::Arena` of the first byte of `place::workspace`: each root stands for one
+/// buffer, which a debug mode puts elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Address {
+    pub root: Root,
+    /// From the start of the root's bytes.
+    pub offset: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Work {
+    Launch(Launch),
+    Product(Product),
+    /// Bytes that do not overlap.
+    Copy {
+        from: Address,
+        to: Address,
+        bytes: u64,
+    },
+    /// Bytes set to zero.
+    Zero {
+        at: Address,
+        bytes: u64,
+    },
+    /// Bytes of the host, which live as long as the plan.
+    Upload {
+        bytes: Arc<[u8]>,
+        to: Address,
+    },
+    /// The runtime does this op itself, with the host: a print, a host op, the start or the end of a
+    /// collective of several ranks.
+    Host,
+}
+
+/// The launch of a kernel. Equal sources are compiled once. The runtime compiles `kernels::PRELUDE`
+/// followed by the source, with `--fmad=false`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Launch {
+    /// CUDA C, without the prelude that every source begins with.
+    pub source: Arc<str>,
+    /// An `extern "C"` function of it.
+    pub function: Arc<str>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    /// Dynamic shared memory.
+    pub shared_bytes: u32,
+    pub args: Vec<Arg>,
+}
+
+/// An argument of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Arg {
+    Address(Address),
+    /// A pointer to the scalar page on the device: the seed and the number of the step (`u64` each),
+    /// then the values (`double` each).
+    Page,
+    /// A pointer to four words (`u64`) on the device that are 0 when a step begins: kernels that
+    /// meet data they cannot go on with describe the first such case here (see `kernels::fault`).
+    Fault,
+    I64(i64),
+    F64(f64),
+}
+
+/// `c = a · b` per matrix of a batch, accumulated in f32 (f64 for f64).
+/// Matrices are row-major with a leading dimension; a transposed one is stored column-major.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Product {
+    pub dtype: DType,
+    pub rows: u64,
+    pub columns: u64,
+    /// The length of the sums.
+    pub inner: u64,
+    pub batch: u32,
+    pub a: Matrix,
+    pub b: Matrix,
+    pub c: Matrix,
+    /// What the product may use of the arena beside its operands.
+    pub workspace: Address,
+    pub workspace_bytes: u64,
+}
+
+/// A batch of matrices in memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Matrix {
+    pub at: Address,
+    /// Elements from one row (column, if transposed) to the next.
+    pub leading: u64,
+    pub transposed: bool,
+    /// Elements from one matrix of the batch to the next.
+    pub stride: u64,
+}

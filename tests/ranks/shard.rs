@@ -1,0 +1,393 @@
+//! Models that are spread over the ranks: training gives what one rank gives with the whole batch and
+//! the whole model, whatever the number of ranks and however the parameters are shaped.
+
+use tg::{Session, Tensor};
+
+use super::support::{compile, failed, messages, numbers, on_ranks, try_compile};
+
+/// Divides into the rows of 1, 2, 3, 4 and 7 ranks.
+const ROWS: usize = 168;
+const STEPS: usize = 20;
+const WORLDS: [u32; 5] = [1, 2, 3, 4, 7];
+
+/// A program: its models, the line that spreads them, and the body of its step.
+struct Case {
+    models: &'static str,
+    shard: &'static str,
+    body: &'static str,
+    /// Widths of the rows of `x` and `y`; the second may be whole numbers.
+    widths: (usize, usize),
+    ids: bool,
+}
+
+const USES: &str = "use nn\nuse loss\nuse init\nuse optim\n";
+
+impl Case {
+    fn text(&self, dtype: &str, shard: bool) -> String {
+        let (x, y) = self.widths;
+        let types = if self.ids {
+            format!("x: i32[B, {x}], y: i32[B, {y}]")
+        } else {
+            format!("x: {dtype}[B, {x}], y: {dtype}[B, {y}]")
+        };
+        let shard = if shard { self.shard } else { "" };
+        format!(
+            "{USES}{}\nlet net = Net() in {dtype}\n{shard}\nlet opt = optim.adamw(net, lr: 0.01, weight_decay: 0.05)\n\
+             step train({types}) {{\n{}\n  return all_reduce(l, mean: true)\n}}",
+            self.models, self.body
+        )
+    }
+}
+
+fn noise(salt: usize, len: usize) -> Vec<f64> {
+    (0..len).map(|k| ((salt * 131 + k * 17) as f64 * 0.37).sin()).collect()
+}
+
+fn rows(case: &Case, dtype: &str, step: usize, width: usize, low: usize, count: usize) -> tg::Value {
+    let values = noise(step, ROWS * width);
+    let mine = &values[low * width..(low + count) * width];
+    let shape = [count, width];
+    let tensor = if case.ids {
+        let ids: Vec<i32> = mine.iter().map(|v| ((v + 1.0) * 5.4) as i32).collect();
+        Tensor::try_from_slice(&shape, &ids)
+    } else if dtype == "f64" {
+        Tensor::try_from_slice(&shape, mine)
+    } else {
+        let mine: Vec<f32> = mine.iter().map(|&v| v as f32).collect();
+        Tensor::try_from_slice(&shape, &mine)
+    };
+    tensor.expect("the rows fit").into()
+}
+
+type Trained = (Vec<f64>, Vec<(String, Vec<f64>)>);
+
+/// Losses and parameters after the last step, on every rank.
+fn train(case: &Case, dtype: &str, world: u32, shard: bool, steps: usize) -> Vec<Trained> {
+    let program = compile(world, &case.text(dtype, shard));
+    let each = ROWS / world as usize;
+    on_ranks(&program, |session: &mut Session, rank| {
+        let low = rank as usize * each;
+        let losses = (0..steps).map(|step| {
+            let args = [
+                rows(case, dtype, step, case.widths.0, low, each),
+                rows(case, dtype, step + 100, case.widths.1, low, each),
+            ];
+            let loss = session.call("train", &args).unwrap_or_else(|error| panic!("{error}"));
+            loss.as_f64().expect("a loss")
+        });
+        let losses: Vec<f64> = losses.collect();
+        (losses, parameters(session))
+    })
+}
+
+fn parameters(session: &mut Session) -> Vec<(String, Vec<f64>)> {
+    let parameters = session.parameters("net").unwrap_or_else(|error| panic!("{error}"));
+    let values = parameters.iter().map(|p| {
+        let value = session.get(&p.name).unwrap_or_else(|error| panic!("{error}"));
+        (p.name.to_string(), numbers(value.as_tensor().expect("a tensor")))
+    });
+    values.collect()
+}
+
+fn flat(parameters: &[(String, Vec<f64>)]) -> Vec<f64> {
+    parameters.iter().flat_map(|(_, values)| values.iter().copied()).collect()
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    let difference: f64 = a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum();
+    let norm: f64 = b.iter().map(|y| y * y).sum();
+    if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() }
+}
+
+/// Spread over any number of ranks, a program trains as it does whole on one. Sessions of debug builds
+/// hold that the high-water mark of each rank is its plan's.
+fn trains_alike(case: &Case) {
+    let changed = {
+        let first = train(case, "f64", 1, false, 0).remove(0).1;
+        let one = train(case, "f64", 1, false, 1).remove(0).1;
+        // Some gradients are zero but for their rounding.
+        let moves = |(x, y): (&f64, &f64)| (x - y).abs() > 1e-12;
+        let moved = first.iter().zip(&one).map(|((_, a), (_, b))| a.iter().zip(b).map(moves).collect());
+        moved.collect::<Vec<Vec<bool>>>()
+    };
+    for dtype in ["f64", "f32"] {
+        let whole = train(case, dtype, 1, false, STEPS).remove(0);
+        assert!(whole.0.iter().all(|loss| loss.is_finite()), "{:?}", whole.0);
+        for world in WORLDS {
+            let ranks = train(case, dtype, world, true, STEPS);
+            assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]), "ranks differ in their bits");
+            let (losses, parameters) = &ranks[0];
+            for (loss, expected) in losses.iter().zip(&whole.0) {
+                assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "{world} ranks: {loss} {expected}");
+            }
+            let off = distance(&flat(parameters), &flat(&whole.1));
+            let allowed = if dtype == "f64" { 1e-9 } else { 1e-2 };
+            assert!(off <= allowed, "{world} ranks in {dtype}: parameters are {off:e} off");
+        }
+    }
+    // Every element that one step of the whole program changes is changed by one of the spread one.
+    for world in WORLDS {
+        let before = train(case, "f64", world, true, 0).remove(0).1;
+        let after = train(case, "f64", world, true, 1).remove(0).1;
+        for ((name, a), ((_, b), moved)) in before.iter().zip(after.iter().zip(&changed)) {
+            for (k, (x, y)) in a.iter().zip(b).enumerate() {
+                assert!(x != y || !moved[k], "{world} ranks: element {k} of `{name}` stays as it is");
+            }
+        }
+    }
+}
+
+const MLP: &str = "
+model Layer(n: int) {
+  let a = nn.Linear(n, n + 1)
+  let b = nn.Linear(n + 1, n)
+  fn forward(x) = x + b(tanh(a(x)))
+}
+model Net {
+  let first = nn.Linear(6, 5)
+  let layers = [Layer(5) for i in 0..3]
+  let last = nn.Linear(5, 3)
+  fn forward(x) {
+    let y = first(x)
+    for layer in layers { y = layer(y) }
+    last(y)
+  }
+}";
+const MEAN: &str = "let l = mean(square(net(x) - y))\n minimize l over net with opt";
+
+#[test]
+fn an_mlp() {
+    let widths = (6, 3);
+    for shard in [
+        "shard flat net by Layer over world",
+        "shard net by Layer over world",
+        "shard flat net by nn.Linear over world, prefetch: 1",
+        "shard flat net by [Layer, nn.Linear], prefetch: 2",
+    ] {
+        trains_alike(&Case { models: MLP, shard, body: MEAN, widths, ids: false });
+    }
+}
+
+#[test]
+fn a_transformer_with_a_tied_table_checkpointed_units_and_clipping() {
+    let models = "
+model Block(d: int) {
+  let norm1 = nn.LayerNorm(d)
+  let attn = nn.MultiHeadAttention(d, 2, causal: true)
+  let norm2 = nn.LayerNorm(d)
+  let up = nn.Linear(d, 2 * d)
+  let down = nn.Linear(2 * d, d)
+  fn forward(x) {
+    let h = x + attn(norm1(x))
+    h + down(gelu(up(norm2(h))))
+  }
+}
+model Net {
+  param token: f32[11, 4] = init.normal(std: 0.3)
+  param position: f32[3, 4] = init.normal(std: 0.3)
+  let blocks = [Block(4) for i in 0..2]
+  let norm = nn.LayerNorm(4)
+  fn forward(ids) {
+    let h = gather(token, ids) + position
+    for b in blocks { h = checkpoint < b(h) > }
+    norm(h) @ token.T
+  }
+}";
+    let body = "let l = loss.cross_entropy(net(x), y)\n update net with opt, optim.clip(grad(l, net), 0.4)";
+    trains_alike(&Case {
+        models,
+        shard: "shard flat net by Block over world",
+        body,
+        widths: (3, 3),
+        ids: true,
+    });
+}
+
+/// A unit used twice, a frozen parameter, two dtypes, a parameter without elements, one with fewer
+/// elements than ranks, a unit inside of a unit whose own parameters are used before and after it, and a
+/// `checkpoint` inside of a unit.
+#[test]
+fn units_of_all_kinds() {
+    let models = "
+model Inner(n: int) {
+  param w: f32[n, n] = init.normal(std: 0.3)
+  param odd: f32[1] = ones()
+  fn forward(x) = tanh(x @ w) * odd
+}
+model Outer(n: int) {
+  param before: f32[n] = ones()
+  param frozen fixed: f32[n] = full(0.5)
+  param none: f32[0, n] = zeros()
+  let inner = Inner(n)
+  let dense = nn.Linear(n, n)
+  fn forward(x) {
+    let y = inner(x * before + fixed)
+    let z = checkpoint < tanh(dense(y)) >
+    z * before + sum(none)
+  }
+}
+model Net {
+  let outer = Outer(4)
+  let twice = Inner(4)
+  fn forward(x) = twice(outer(twice(x)))
+}";
+    for shard in ["shard flat net by [Outer, Inner] over world", "shard net by Inner over world"] {
+        trains_alike(&Case { models, shard, body: MEAN, widths: (4, 4), ids: false });
+    }
+}
+
+#[test]
+fn gradients_are_accumulated_in_parts() {
+    let body = "
+  let l = 0.0
+  let g = zeros_like(net)
+  for mx, my in microbatches(x, y, 2) {
+    let part = mean(square(net(mx) - my)) / 2.0
+    g += grad(part, net)
+    l += part
+  }
+  update net with opt, g";
+    let case =
+        Case { models: MLP, shard: "shard flat net by Layer over world", body, widths: (6, 3), ids: false };
+    trains_alike(&case);
+}
+
+#[test]
+fn sums_of_gradients() {
+    let text = |reduce: &str, scale: &str| {
+        format!(
+            "{USES}{MLP}\nlet net = Net() in f64\nshard flat net by Layer over world{reduce}\n\
+             step train(x: f64[B, 6]) {{\n let l = sum(net(x)){scale}\n\
+             minimize l over net with optim.sgd(lr: 0.01)\n return norm(grad(l, net)) }}"
+        )
+    };
+    let run = |world: u32, text: &str| {
+        let each = ROWS / world as usize;
+        let ranks = on_ranks(&compile(world, text), |session, rank| {
+            let values = noise(3, ROWS * 6);
+            let low = rank as usize * each * 6;
+            let x = Tensor::try_from_slice(&[each, 6], &values[low..low + each * 6]).expect("rows");
+            let norm = session.call("train", &[x.into()]).unwrap_or_else(|e| panic!("{e}"));
+            (norm.as_f64().expect("a norm"), parameters(session))
+        });
+        ranks.into_iter().next().expect("rank 0")
+    };
+    let whole = run(1, &text("", ""));
+    for (reduce, scale) in [(", reduce: sum", ""), ("", " * 4.0")] {
+        let spread = run(4, &text(reduce, scale));
+        assert!((spread.0 - whole.0).abs() <= 1e-9 * whole.0, "{} {}", spread.0, whole.0);
+        assert!(distance(&flat(&spread.1), &flat(&whole.1)) <= 1e-9, "parameters");
+    }
+}
+
+fn error(world: u32, text: &str) -> String {
+    messages(&failed(try_compile(world, &format!("{USES}{MLP}\nlet net = Net()\n{text}"))))
+}
+
+#[test]
+fn what_cannot_be_spread() {
+    assert_eq!(
+        error(2, "shard flat net by Layer over 0"),
+        "`over 0`: a model is spread over at least one rank"
+    );
+    assert_eq!(error(2, "shard flat net by Layer over 3"), "`over 3`, and 2 ranks run the program");
+    assert_eq!(error(1, "shard flat net by Layer over 4"), "`over 4`, and one rank runs the program");
+    assert_eq!(error(2, "shard flat net by nn.Conv2d"), "there is no `nn.Conv2d` in a model `Net` `net`");
+    assert_eq!(error(2, "shard flat net by 3"), "a unit is a model that is declared, got a whole number");
+    assert_eq!(
+        error(2, "shard flat net by Layer, prefetch: -1"),
+        "`prefetch` is a number of units, 0 or more, got -1"
+    );
+    assert_eq!(error(2, "shard flat net by Layer, ahead: 1"), "`shard` has no option `ahead`");
+    assert_eq!(
+        error(2, "shard flat net by Layer\nshard flat net by Layer"),
+        "`net.first.w` is spread over the ranks already"
+    );
+    assert_eq!(
+        error(
+            2,
+            "model Two(l) { let mine = l\n fn forward(x) = mine(x) }\nlet shared = nn.Linear(2, 2)\n\
+             let pair = [Two(shared), Two(shared)]\nshard flat pair by Two"
+        ),
+        "`shared.w` belongs to two units, `pair.0` and `pair.1`"
+    );
+    let step = |body: &str| {
+        format!(
+            "shard flat net by Layer\nstep f(x: f32[4, 6]) {{\n let l = sum(net(x))\n {body}\n return l }}"
+        )
+    };
+    // With one rank, too: a program is for any number of them.
+    for world in [1, 2] {
+        assert_eq!(
+            error(world, &step("let g = grad(l, net.first.w)")),
+            "the gradient of `net.first.w` alone: each rank has a part of the gradient of its unit"
+        );
+        assert_eq!(
+            error(
+                world,
+                &format!(
+                    "optimizer lars(lr) {{ p := p - lr * g / norm(g) }}\n{}",
+                    step("minimize l over net with lars(lr: 0.1)")
+                )
+            ),
+            "`f.lars` takes the `sum` of a parameter, and `net` is one vector of several"
+        );
+        assert_eq!(
+            error(world, &step("let g = grad(l, net).first")),
+            "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
+        );
+        assert_eq!(
+            error(world, &step("let g = grad(l, net)\n sync g over world")),
+            "`sync` of gradients of `net`, which is spread over the ranks"
+        );
+        assert_eq!(
+            error(world, &step("minimize l over net.first with optim.sgd(lr: 0.1)")),
+            "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
+        );
+    }
+    assert_eq!(
+        error(2, &step("budget 1 MiB\n minimize l over net with optim.sgd(lr: 0.1)")),
+        "`budget` in a step whose model is spread over the ranks"
+    );
+}
+
+/// A parameter is read outside of the calls of its unit, after them and between them: each time its unit is
+/// gathered, and the gradients add up.
+#[test]
+fn parameters_outside_of_their_units() {
+    let body = "
+  let l = mean(square(net(x) - y)) + 0.1 * mean(square(net.layers[1].a.w)) + 0.1 * mean(square(net.first.w))
+  minimize l over net with opt";
+    let case = Case { models: MLP, shard: "shard flat net by Layer", body, widths: (6, 3), ids: false };
+    trains_alike(&case);
+    let checked = tg::Engine::new().with_world(2).check(
+        tg::Source::text("outside.tg", case.text("f32", true).replace("[B, ", "[B = 4, ")),
+        &Default::default(),
+    );
+    let notes: Vec<&str> =
+        checked.diagnostics.iter().filter(|d| d.code.0 == "TG0241").map(|d| d.message.as_str()).collect();
+    assert_eq!(
+        notes,
+        [
+            "`net.layers.1.a.w` is read outside of the calls of its unit: `net.layers.1` is gathered for this use",
+            "`net.first.w` is read outside of the calls of its unit: `net` is gathered for this use",
+        ]
+    );
+}
+
+/// A parameter without a gradient beside others of its vector would be changed by weight decay.
+#[test]
+fn a_parameter_that_is_not_trained_is_frozen() {
+    let text = |frozen: &str| {
+        format!(
+            "{USES}model Adapter {{\n param{frozen} w: f32[4, 4] = init.normal(std: 0.3)\n \
+             param a: f32[4, 4] = zeros()\n fn forward(x) = x @ stop_grad(w) + x @ a }}\n\
+             let net = [Adapter(), Adapter()]\nshard flat net by Adapter\n\
+             step f(x: f32[2, 4]) {{ let l = sum(net[1](net[0](x)))\n\
+             minimize l over net with optim.adamw(lr: 0.1)\n return l }}"
+        )
+    };
+    let text_of = messages(&failed(try_compile(2, &text(""))));
+    assert_eq!(text_of, "`net.0.w` gets no gradient, and is in one flat group with `net.0.a`, which does");
+    compile(2, &text(" frozen"));
+}

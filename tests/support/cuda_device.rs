@@ -1,0 +1,249 @@
+//! The device of the conformance tests: CUDA, by default in software. What `tests/support/device.rs` is for
+//! the CPU.
+//!
+//! Every graph runs twice when it is first seen: in the places of its plan, and with every buffer between
+//! guard zones in memory of its own that is poisoned when it is freed. Both must give the same bits. From
+//! then on a recorded step is replayed.
+
+// Every test file uses a part of it.
+#![allow(dead_code)]
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+pub use tg::exec::cpu::eval as reference;
+use tg::{
+    exec::{
+        Call, Device, Persistent, Prepared, Runner, Tensor,
+        comm::{Alone, Link},
+        cpu::{Printer, Run, RunError, ScalarPage},
+    },
+    ir::{DType, Graph, NodeId},
+    lower::PlanOptions,
+    ops::OpError,
+    plan::{Plan, Target},
+};
+
+#[path = "softdevice.rs"]
+pub mod softdevice;
+
+/// Set to 1, the tests run on the first real device.
+pub const REAL_VARIABLE: &str = "TG_TEST_REAL_GPU";
+
+/// Whether there is a device to test; says so where there is none. Without one, tests run on the CPU: they
+/// hold there, too.
+pub fn present() -> bool {
+    static FOUND: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *FOUND.get_or_init(|| {
+        if std::env::var_os(REAL_VARIABLE).is_some_and(|value| value == "1") {
+            return true;
+        }
+        softdevice::load()
+    })
+}
+
+/// Graphs that ran on the device, and runs of them.
+pub static GRAPHS: AtomicUsize = AtomicUsize::new(0);
+pub static RUNS: AtomicUsize = AtomicUsize::new(0);
+
+/// What one thread of the tests uses of the device.
+struct Bench {
+    planned: Runner,
+    checked: Runner,
+    /// The graph that ran last: differences evaluate one graph many times.
+    last: Option<(Graph, Arc<Plan>, Prepared)>,
+}
+
+fn open() -> Runner {
+    let device = if present() { Device::Cuda(0) } else { Device::Cpu };
+    Runner::open(device, 0, u64::MAX).expect("the device opens")
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let mut checked = open();
+        if let Runner::Cuda(cuda) = &mut checked {
+            cuda.set_checks(true);
+        }
+        Bench { planned: open(), checked, last: None }
+    }
+}
+
+thread_local! {
+    static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
+}
+
+fn with_bench<T>(work: impl FnOnce(&mut Bench) -> T) -> T {
+    BENCH.with(|bench| {
+        // Not held while something panics: another test of this thread starts afresh.
+        let mut own = bench.take().unwrap_or_else(Bench::new);
+        let result = work(&mut own);
+        bench.replace(Some(own));
+        result
+    })
+}
+
+/// The plan of a graph for the device.
+pub fn planned(graph: &Graph) -> Result<Arc<Plan>, OpError> {
+    let target = if present() { Target::Cuda } else { Target::Cpu };
+    let options = PlanOptions { target, ..PlanOptions::default() };
+    Ok(Arc::new(tg::lower::plan(graph, "test", &options)?))
+}
+
+/// Where a step is given its persistent tensors, and what it is shown.
+fn run_on(
+    runner: &mut Runner,
+    prepared: &mut Prepared,
+    slots: &mut [Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+    cancel: &AtomicBool,
+    printer: Printer,
+) -> Result<Run, RunError> {
+    RUNS.fetch_add(1, Ordering::Relaxed);
+    let mut persistent: Vec<Persistent> = slots.iter().cloned().map(Persistent::from).collect();
+    let link = &mut Link { comm: &mut Alone, place: &|_, _| String::new() };
+    let run = runner.run(prepared, &mut persistent, Call { inputs, page, cancel, link, printer });
+    for (slot, persistent) in slots.iter_mut().zip(&mut persistent) {
+        *slot = persistent.host().expect("a persistent tensor comes back");
+    }
+    run
+}
+
+fn silent() -> Printer {
+    Box::new(|_, _| {})
+}
+
+/// Runs a graph on the device.
+pub fn eval(
+    graph: &Graph,
+    slots: &mut [Tensor],
+    inputs: &[Tensor],
+    page: &ScalarPage,
+) -> Result<Vec<Tensor>, RunError> {
+    with_bench(|bench| {
+        let fail = |error| RunError { node: NodeId(0), error };
+        let go = AtomicBool::new(false);
+        let mut checked = None;
+        if bench.last.as_ref().is_none_or(|(last, ..)| last != graph) {
+            bench.last = None;
+            GRAPHS.fetch_add(1, Ordering::Relaxed);
+            let plan = planned(graph).map_err(fail)?;
+            let mut guarded = bench.checked.prepare(Arc::clone(&plan)).map_err(fail)?;
+            let mut own = slots.to_vec();
+            let run = run_on(&mut bench.checked, &mut guarded, &mut own, inputs, page, &go, silent())?;
+            checked = Some((run.outputs, own));
+            let prepared = bench.planned.prepare(Arc::clone(&plan)).map_err(fail)?;
+            bench.last = Some((graph.clone(), plan, prepared));
+        }
+        let Some((_, plan, prepared)) = &mut bench.last else { unreachable!("made above") };
+        let run = run_on(&mut bench.planned, prepared, slots, inputs, page, &go, silent())?;
+        assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes, "bytes of the arena that a run uses");
+        if let Some((outputs, own)) = checked {
+            assert!(outputs == run.outputs && own == slots, "guarded memory gives other bits");
+        }
+        Ok(run.outputs)
+    })
+}
+
+/// The size of what all steps of a test share; here, each thread has its own.
+pub struct Arena;
+
+impl Arena {
+    pub fn new(_limit: u64) -> Arena {
+        Arena
+    }
+
+    pub fn bytes(&self) -> u64 {
+        with_bench(|bench| bench.planned.arena_bytes())
+    }
+}
+
+/// A plan that is prepared for the device.
+pub struct Executable {
+    plan: Arc<Plan>,
+    prepared: Prepared,
+    printer: Arc<Mutex<Option<Printer>>>,
+}
+
+impl Executable {
+    pub fn new(plan: Arc<Plan>) -> Result<Executable, OpError> {
+        let prepared = with_bench(|bench| bench.planned.prepare(Arc::clone(&plan)))?;
+        Ok(Executable { plan, prepared, printer: Arc::default() })
+    }
+
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    pub fn set_printer(&mut self, printer: Option<Printer>) {
+        *self.printer.lock().unwrap() = printer;
+    }
+
+    pub fn stats(&self) -> Option<tg::exec::cuda::Stats> {
+        self.prepared.stats()
+    }
+
+    pub fn run(
+        &mut self,
+        _arena: &mut Arena,
+        slots: &mut [Tensor],
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        cancel: &AtomicBool,
+    ) -> Result<Run, RunError> {
+        let printer = Arc::clone(&self.printer);
+        let show: Printer = Box::new(move |label, value| {
+            if let Some(printer) = &mut *printer.lock().unwrap() {
+                printer(label, value);
+            }
+        });
+        with_bench(|bench| run_on(&mut bench.planned, &mut self.prepared, slots, inputs, page, cancel, show))
+    }
+}
+
+/// The plan of a graph for the device, prepared.
+pub fn executable(graph: &Graph) -> Executable {
+    Executable::new(planned(graph).expect("the graph can be planned")).expect("the plan is sound")
+}
+
+/// How far a result may be from that of the reference interpreter, relative to the largest element. Both
+/// round after every op; what differs are the orders of sums and the functions of f64.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-12,
+        DType::F32 => 2e-5,
+        DType::F16 => 4e-3,
+        DType::BF16 => 3.2e-2,
+        _ => 0.0,
+    }
+}
+
+/// Elements in all comparisons, and those that had the same bits.
+pub static COMPARED: AtomicUsize = AtomicUsize::new(0);
+pub static SAME: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a result is what the reference interpreter gives: whole numbers exactly, others nearly.
+pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
+    if expected.ty() != found.ty() {
+        return false;
+    }
+    let count = expected.ty().elements();
+    let element = |tensor: &Tensor, k| tensor.get_f64(k).expect("an element");
+    let scale = (0..count).map(|k| element(expected, k).abs()).filter(|x| x.is_finite()).fold(1e-3, f64::max);
+    let mut same = 0;
+    let agrees = (0..count).all(|k| {
+        let (a, b) = (element(expected, k), element(found, k));
+        let equal = a == b || a.is_nan() && b.is_nan();
+        same += usize::from(equal);
+        equal || (a - b).abs() <= tolerance(expected.dtype()) * scale
+    });
+    COMPARED.fetch_add(count as usize, Ordering::Relaxed);
+    SAME.fetch_add(same, Ordering::Relaxed);
+    agrees
+}
