@@ -21,7 +21,7 @@ pub struct Label {
 
 impl Label {
     /// What a label says at a further place of the same fault.
-    const AGAIN: &str = "and here";
+    const AGAIN: &'static str = "and here";
 
     /// A further place of the same fault.
     pub fn again(span: Span) -> Label {
