@@ -119,7 +119,7 @@ const ATTENTIONS: [(usize, usize, usize, usize, bool); 7] = [
     (200, 90, 16, 72, true),
     (130, 130, 128, 128, true),
     (67, 65, 160, 136, true),
-    (33, 1, 8, 8, false),
+    (33, 3, 8, 8, false),
     (65, 129, 5, 7, true),
 ];
 
