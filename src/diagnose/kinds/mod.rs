@@ -164,7 +164,8 @@ fn name_overlapping(facts: &Facts<'_>, finding: &mut Finding) {
             ("made here", format!("`{code}` is made here")),
             ("computed twice", format!("`{code}` is computed twice")),
             ("of this", format!("of `{code}`")),
-            ("this", format!("`{code}`")),
+            ("compute this", format!("compute `{code}`")),
+            ("peak: this", format!("peak: `{code}`")),
         ] {
             if label.text.contains(text) {
                 label.text = label.text.replacen(text, &named, 1);
