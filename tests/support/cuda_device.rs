@@ -243,7 +243,7 @@ pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
         same += usize::from(equal);
         equal || (a - b).abs() <= tolerance(expected.dtype()) * scale
     });
-    COMPARED.fetch_add(count as usize, Ordering::Relaxed);
+    COMPARED.fetch_add(count, Ordering::Relaxed);
     SAME.fetch_add(same, Ordering::Relaxed);
     agrees
 }

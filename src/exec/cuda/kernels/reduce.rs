@@ -66,7 +66,7 @@ fn wide(dtype: DType) -> DType {
 pub(super) fn workspace(args: &[&Type], results: &[&Type]) -> u64 {
     let (&[x], &[y]) = (args, results) else { return 0 };
     let outputs = y.elements();
-    let n = if outputs == 0 { 0 } else { x.elements() / outputs };
+    let n = x.elements().checked_div(outputs).unwrap_or(0);
     let of = |columns| Cut::new(columns, outputs, n).partial_bytes(outputs, x.dtype());
     of(true).max(of(false))
 }
