@@ -261,8 +261,10 @@ impl Executable {
         let fail = RunError::of_no_op;
         let graph = &plan.graph;
         let inputs = graph.inputs.iter().map(|input| &input.ty);
+        // Also where the step does not start: what was uploaded belongs to this call of it.
+        let is_uploaded = std::mem::take(&mut self.is_uploaded);
         check_arguments(graph, slots.iter().map(Persistent::ty), inputs).map_err(fail)?;
-        if !std::mem::take(&mut self.is_uploaded) || !Arc::ptr_eq(&self.context, &cuda.context) {
+        if !is_uploaded || !Arc::ptr_eq(&self.context, &cuda.context) {
             return Err(fail(OpError::new("internal: a step starts without its inputs, or elsewhere")));
         }
         if cancel.load(Ordering::Relaxed) {
