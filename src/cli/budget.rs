@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, output::Output, plan::no_step, run, source};
+use super::{Exit, args, output::Output, source, steps::no_step, tell};
 use crate::{
     budget::Curve,
     check::Written,
@@ -24,17 +24,17 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         CompileOptions { planning: Planning::Nothing, target: args.target.into(), ..args.compile.options() };
     let checked = match source::read(&args.file) {
         Ok(source) => Engine::new().check(source, &options),
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
     let fault = |diagnostic: Diagnostic| Error::new(vec![diagnostic], Arc::clone(&checked.sources));
     if !checked.is_sound() {
-        run::show(&checked.diagnostics, &checked.sources, output);
+        tell::show(&checked.diagnostics, &checked.sources, output);
         return Exit::Errors;
     }
     let is_wanted = |name: &str| args.step.as_deref().is_none_or(|wanted| wanted == name);
     let steps: Vec<&Written> = checked.written.iter().filter(|w| is_wanted(&w.name)).collect();
     if let (Some(wanted), true) = (&args.step, steps.is_empty()) {
-        return run::fail(&fault(no_step(wanted, &checked)), output);
+        return tell::fail(&fault(no_step(wanted, &checked)), output);
     }
     let mut curves = Vec::new();
     for step in steps {
@@ -42,7 +42,7 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
             Ok(curve) => curves.push(curve),
             Err(error) => {
                 let diagnostic = Diagnostic::error(codes::INTERNAL, Span::default(), error.message);
-                return run::fail(&fault(diagnostic), output);
+                return tell::fail(&fault(diagnostic), output);
             }
         }
     }
@@ -56,7 +56,7 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         let all: Vec<String> = curves.iter().map(|c| report::budget::render(c, output.out_style)).collect();
         output.out(&all.join("\n"));
     }
-    run::show(&checked.diagnostics, &checked.sources, output);
+    tell::show(&checked.diagnostics, &checked.sources, output);
     Exit::Success
 }
 

@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Exit, args, output::Output, run, source};
+use super::{Exit, args, output::Output, source, tell};
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Fix},
@@ -31,14 +31,14 @@ const WORTH_A_RISE: f64 = 0.01;
 pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     let source = match source::read(&args.file) {
         Ok(source) => source,
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
     let memory = diagnose::Options { fixes: true, all: true, ..Default::default() };
     let options = CompileOptions { memory: Some(memory), ..args.compile.options() };
     let engine = Engine::new();
     let first = engine.check(source.clone(), &options);
     if first.diagnostics.iter().any(|d| d.is_error() && !diagnose::is_contract(d.code)) {
-        run::show(&first.diagnostics, &first.sources, output);
+        tell::show(&first.diagnostics, &first.sources, output);
         return Exit::Errors;
     }
     // A text from standard input has no file to go back to, and goes alone.
@@ -57,7 +57,7 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     } else if is_stdin {
         output.out(&after.text);
     } else if let Err(error) = write_all(&changes) {
-        return run::fail(&error, output);
+        return tell::fail(&error, output);
     }
     // The text itself goes to standard output for a program from standard input.
     let mut said = String::new();

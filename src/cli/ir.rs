@@ -1,6 +1,6 @@
 //! `tg ir`: the graphs of the steps, as text.
 
-use super::{Exit, args, output::Output, plan::no_step, run, source};
+use super::{Exit, args, output::Output, source, steps::no_step, tell};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
@@ -13,13 +13,13 @@ pub fn run(args: &args::Ir, output: &mut Output) -> Exit {
     let options = CompileOptions { planning: Planning::Nothing, ..args.compile.options() };
     let checked = match source::read(&args.file) {
         Ok(source) => Engine::new().check(source, &options),
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
     match text(args, &checked) {
         Ok(text) => output.out(&text),
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
-    run::show(&checked.diagnostics, &checked.sources, output);
+    tell::show(&checked.diagnostics, &checked.sources, output);
     if checked.is_sound() { Exit::Success } else { Exit::Errors }
 }
 

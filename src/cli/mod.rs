@@ -18,8 +18,10 @@ mod pack;
 mod picture;
 mod plan;
 mod ranks;
-pub(crate) mod run;
+mod run;
 pub(crate) mod source;
+mod steps;
+pub(crate) mod tell;
 mod why;
 
 use std::{io::Write, process::ExitCode};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::plan::title;
+use super::steps::title;
 use crate::{
     engine::Checked,
     plan::Plan,

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, budget, output::Output, picture, run, source, why};
+use super::{
+    Exit, args, budget,
+    output::Output,
+    picture, source,
+    steps::{dims, no_step, title},
+    tell, why,
+};
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error},
@@ -12,7 +18,7 @@ use crate::{
     report::{self, plan::Recompute, visible},
     schedule::{self, OrderKind},
     source::{FileId, Span},
-    syntax::ast::{DimExpr, ExprKind, StmtKind},
+    syntax::ast::StmtKind,
 };
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
@@ -30,18 +36,18 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
             };
             Engine::new().check(source, &options)
         }
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
     let order = OrderKind::from(args.order);
     let plans = match plans(args, order, &checked) {
         Ok(plans) => plans,
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
     let name = args.file.display().to_string();
     let text = match &args.why {
         Some(place) => match why::text(args, place, &plans, &checked, output.out_style) {
             Ok(text) => text,
-            Err(error) => return run::fail(&error, output),
+            Err(error) => return tell::fail(&error, output),
         },
         None if args.json => json(&name, &plans, &checked, args.full),
         None => text(&plans, &checked, output),
@@ -60,7 +66,7 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
         };
         match worst {
             Ok(worst) => files.push((path, picture::html(&name, &plans, &worst, &checked))),
-            Err(error) => return run::fail(&error, output),
+            Err(error) => return tell::fail(&error, output),
         }
     }
     for (path, text) in files {
@@ -69,7 +75,7 @@ pub fn run(args: &args::Plan, output: &mut Output) -> Exit {
             exit = Exit::Errors;
         }
     }
-    run::show(&checked.diagnostics, &checked.sources, output);
+    tell::show(&checked.diagnostics, &checked.sources, output);
     exit
 }
 
@@ -98,32 +104,6 @@ fn plans(args: &args::Plan, order: OrderKind, checked: &Checked) -> Result<Vec<A
         Ok(Arc::new(plan))
     });
     again.collect()
-}
-
-/// That a program has no step of this name, and which it has.
-pub fn no_step(wanted: &str, checked: &Checked) -> Diagnostic {
-    let shown = visible::line(wanted, 80);
-    let names: Vec<String> = checked.graphs.iter().map(|(name, _)| format!("`{name}`")).collect();
-    let diagnostic =
-        Diagnostic::error(codes::UNKNOWN_NAME, Span::default(), format!("there is no step `{shown}`"));
-    if names.is_empty() {
-        diagnostic.note("the program has no steps")
-    } else {
-        diagnostic.help(format!("the steps are {}", names.join(", ")))
-    }
-}
-
-/// The name of a step. One that is planned for several sizes says which.
-pub(super) fn title(plan: &Plan, plans: &[Arc<Plan>], checked: &Checked) -> String {
-    let dims = match plans.iter().filter(|p| p.name == plan.name).count() {
-        0 | 1 => Vec::new(),
-        _ => dims(plan, checked),
-    };
-    if dims.is_empty() {
-        return plan.name.to_string();
-    }
-    let dims: Vec<String> = dims.iter().map(|(name, size)| format!("{name} = {size}")).collect();
-    format!("{} ({})", plan.name, dims.join(", "))
 }
 
 /// Why there is nothing to show of a sound program.
@@ -196,45 +176,6 @@ fn recompute(plan: &Arc<Plan>, plans: &[Arc<Plan>], checked: &Checked) -> Option
     let pairs = checked.written.iter().zip(&checked.graphs);
     let (written, (_, fitted)) = pairs.filter(|(written, _)| written.name == plan.name).nth(at)?;
     Some(report::plan::recompute(plan, (&written.graph, fitted), written.budget?, &checked.sources))
-}
-
-/// The sizes that the dimension variables of a step have in a plan: names in the shapes of its
-/// parameters that no constant has.
-fn dims(plan: &Plan, checked: &Checked) -> Vec<(String, u64)> {
-    let ast = &checked.ast;
-    let is_constant = |name: &str| {
-        ast.body.iter().any(|&id| match &ast.stmt(id).kind {
-            StmtKind::Const { name: constant, .. } => &*constant.name == name,
-            StmtKind::Let { names, .. } => names.iter().any(|n| &*n.name == name),
-            _ => false,
-        })
-    };
-    let step = ast.stmts.iter().find_map(|stmt| match &stmt.kind {
-        StmtKind::Step(decl) if decl.name.name == plan.name => Some(decl),
-        _ => None,
-    });
-    let mut dims: Vec<(String, u64)> = Vec::new();
-    for param in step.iter().flat_map(|decl| &decl.params) {
-        let Some(shape) = param.ty.as_ref().and_then(|ty| ty.dims.as_ref()) else { continue };
-        let Some(input) = plan.graph.inputs.iter().find(|i| i.name == param.name.name) else { continue };
-        if shape.len() != input.ty.rank() {
-            continue;
-        }
-        for (dim, &size) in shape.iter().zip(input.ty.shape()) {
-            let name = match dim {
-                DimExpr::Default { name, .. } => &name.name,
-                DimExpr::Expr(id) => match &ast.expr(*id).kind {
-                    ExprKind::Name(name) if !is_constant(name) => name,
-                    _ => continue,
-                },
-                DimExpr::Rest(_) => continue,
-            };
-            if !dims.iter().any(|(known, _)| **known == **name) {
-                dims.push((name.to_string(), size as u64));
-            }
-        }
-    }
-    dims
 }
 
 /// The diagnostics that stand inside the declaration of a step.

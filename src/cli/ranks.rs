@@ -5,8 +5,8 @@ use std::{sync::Arc, thread, time::Duration};
 use super::{
     Exit, args, devices, interrupt,
     output::Output,
-    run::{Printer, fail, is_cancelled, show, show_notices},
     source,
+    tell::{Printer, fail, is_cancelled, show, show_notices},
 };
 use crate::{
     codes,

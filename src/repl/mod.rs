@@ -12,8 +12,8 @@ use crate::{
     cli::{
         Exit, interrupt,
         output::Output,
-        run::{Printer, fail, is_cancelled, show},
         source,
+        tell::{Printer, fail, is_cancelled, show},
     },
     diagnostic::Error,
     engine::{Device, Engine, Evaluated, Session, Source},

@@ -4,7 +4,7 @@ mod table;
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
-use super::{Exit, args, output::Output, run};
+use super::{Exit, args, output::Output, tell};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
@@ -15,7 +15,7 @@ use crate::{
 pub fn run(args: &args::Pack, output: &mut Output) -> Exit {
     let table = match table::read(&args.file) {
         Ok(table) => table,
-        Err(error) => return run::fail(&error, output),
+        Err(error) => return tell::fail(&error, output),
     };
     let options = PackOptions {
         goal: args.capacity.unwrap_or(0),
@@ -26,7 +26,7 @@ pub fn run(args: &args::Pack, output: &mut Output) -> Exit {
     if args.capacity.is_some_and(|capacity| packing.height > capacity) || packing.height > table::MOST {
         let capacity = args.capacity.unwrap_or(table::MOST);
         let error = Error::new(vec![does_not_fit(&packing, capacity)], Arc::new(SourceMap::new()));
-        return run::fail(&error, output);
+        return tell::fail(&error, output);
     }
     if output.out(&table.with_offsets(&packing.offsets)) {
         output.err(&summary(&packing, table.blocks.len(), args.capacity));
