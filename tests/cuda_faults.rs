@@ -16,25 +16,8 @@ use folder::Folder;
 /// More than any of these runs takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const PROGRAM: &str = "\
-use nn
-use optim
-
-model Net() {
-  let a = nn.Linear(8, 16)
-  let b = nn.Linear(16, 1)
-  fn forward(x) = b(tanh(a(x)))
-}
-let net = Net()
-let opt = optim.adamw(net, lr: 1e-2)
-
-step train(x: f32[4, 8]) {
-  let cost = mean(square(net(x) - 1.0))
-  minimize cost over net with opt
-  return cost
-}
-
-let x = uniform([4, 8])
+/// Behind [`softdevice::NET`].
+const CALLS: &str = "\
 for i in 0..12 {
   let cost = train(x)
   print(\"step {i}: {cost}\")
@@ -52,7 +35,7 @@ struct Failed {
 /// A run that must end in time, with an error in words.
 fn fails(variables: &[(&str, &str)]) -> Option<Failed> {
     let folder = Folder::new("cuda-faults");
-    folder.file("net.tg", PROGRAM);
+    folder.file("net.tg", format!("{}{CALLS}", softdevice::NET));
     let mut command = softdevice::command()?;
     command
         .current_dir(&folder.0)

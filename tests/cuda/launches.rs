@@ -4,28 +4,9 @@ use std::collections::HashMap;
 
 use crate::{device::softdevice, folder::Folder};
 
-/// A step with two layers and Adam, called `STEPS` times.
-const PROGRAM: &str = "\
-use nn
-use optim
-
+/// Behind [`softdevice::NET`].
+const CALLS: &str = "\
 const STEPS = 10
-
-model Net() {
-  let a = nn.Linear(8, 16)
-  let b = nn.Linear(16, 1)
-  fn forward(x) = b(tanh(a(x)))
-}
-let net = Net()
-let opt = optim.adamw(net, lr: 1e-2)
-
-step train(x: f32[4, 8]) {
-  let cost = mean(square(net(x) - 1.0))
-  minimize cost over net with opt
-  return cost
-}
-
-let x = uniform([4, 8])
 for i in 0..STEPS {
   print(\"step {i}: {train(x)}\")
 }
@@ -34,7 +15,7 @@ for i in 0..STEPS {
 /// How often each function of the driver was called.
 fn calls(steps: usize) -> Option<HashMap<String, u64>> {
     let folder = Folder::new("cuda-calls");
-    folder.file("net.tg", PROGRAM);
+    folder.file("net.tg", format!("{}{CALLS}", softdevice::NET));
     let mut command = softdevice::command()?;
     let set = format!("STEPS={steps}");
     command.current_dir(&folder.0).args(["run", "--device", "cuda", "--stats", "net.tg", "--set", &set]);

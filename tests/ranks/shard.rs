@@ -3,7 +3,9 @@
 
 use tg::{Session, Tensor};
 
-use super::support::{compile, failed, messages, numbers, on_ranks, try_compile};
+use super::support::{
+    compile, distance, failed, flat, loss, messages, noise, on_ranks, parameters, rows, try_compile,
+};
 
 /// Divides into the rows of 1, 2, 3, 4 and 7 ranks.
 const ROWS: usize = 168;
@@ -39,24 +41,15 @@ impl Case {
     }
 }
 
-fn noise(salt: usize, len: usize) -> Vec<f64> {
-    (0..len).map(|k| ((salt * 131 + k * 17) as f64 * 0.37).sin()).collect()
-}
-
-fn rows(case: &Case, dtype: &str, step: usize, width: usize, low: usize, count: usize) -> tg::Value {
+fn part(case: &Case, dtype: &str, step: usize, width: usize, low: usize, count: usize) -> tg::Value {
     let values = noise(step, ROWS * width);
     let mine = &values[low * width..(low + count) * width];
-    let shape = [count, width];
-    let tensor = if case.ids {
-        let ids: Vec<i32> = mine.iter().map(|v| ((v + 1.0) * 5.4) as i32).collect();
-        Tensor::try_from_slice(&shape, &ids)
-    } else if dtype == "f64" {
-        Tensor::try_from_slice(&shape, mine)
+    if case.ids {
+        let ids: Vec<f64> = mine.iter().map(|v| ((v + 1.0) * 5.4).trunc()).collect();
+        rows(&ids, "i32", width)
     } else {
-        let mine: Vec<f32> = mine.iter().map(|&v| v as f32).collect();
-        Tensor::try_from_slice(&shape, &mine)
-    };
-    tensor.expect("the rows fit").into()
+        rows(mine, dtype, width)
+    }
 }
 
 type Trained = (Vec<f64>, Vec<(String, Vec<f64>)>);
@@ -69,34 +62,14 @@ fn train(case: &Case, dtype: &str, world: u32, shard: bool, steps: usize) -> Vec
         let low = rank as usize * each;
         let losses = (0..steps).map(|step| {
             let args = [
-                rows(case, dtype, step, case.widths.0, low, each),
-                rows(case, dtype, step + 100, case.widths.1, low, each),
+                part(case, dtype, step, case.widths.0, low, each),
+                part(case, dtype, step + 100, case.widths.1, low, each),
             ];
-            let loss = session.call("train", &args).unwrap_or_else(|error| panic!("{error}"));
-            loss.as_f64().expect("a loss")
+            loss(session, &args)
         });
         let losses: Vec<f64> = losses.collect();
         (losses, parameters(session))
     })
-}
-
-fn parameters(session: &mut Session) -> Vec<(String, Vec<f64>)> {
-    let parameters = session.parameters("net").unwrap_or_else(|error| panic!("{error}"));
-    let values = parameters.iter().map(|p| {
-        let value = session.get(&p.name).unwrap_or_else(|error| panic!("{error}"));
-        (p.name.to_string(), numbers(value.as_tensor().expect("a tensor")))
-    });
-    values.collect()
-}
-
-fn flat(parameters: &[(String, Vec<f64>)]) -> Vec<f64> {
-    parameters.iter().flat_map(|(_, values)| values.iter().copied()).collect()
-}
-
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let difference: f64 = a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum();
-    let norm: f64 = b.iter().map(|y| y * y).sum();
-    if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() }
 }
 
 /// Spread over any number of ranks, a program trains as it does whole on one. Sessions of debug builds

@@ -2,80 +2,17 @@
 //! gives with the whole batch; what hooks may and may not do.
 
 use tg::{
-    Session, Tensor, codes,
+    Tensor, codes,
     engine::{CompileOptions, Engine, Source},
     ir::ValueId,
     ops::{CollectiveKind, CollectiveStart, Op},
     plan::{Home, Plan},
 };
 
-use super::support::{compile, messages, numbers, on_ranks, try_compile};
-
-const ROWS: usize = 12;
-const STEPS: usize = 20;
-
-/// A step whose gradients are made by `grads`: statements that bind `g`.
-fn program(dtype: &str, grads: &str) -> String {
-    format!(
-        "use nn
-         use optim
-         use hooks
-         model Net {{
-           let a = nn.Linear(6, 16)
-           let b = nn.Linear(16, 3)
-           fn forward(x) = b(tanh(a(x)))
-         }}
-         let net = Net() in {dtype}
-         let opt = optim.adamw(net, lr: 0.01)
-         step train(x: {dtype}[B, 6], y: {dtype}[B, 3]) {{
-           let l = mean(square(net(x) - y))
-           {grads}
-           update net with opt, optim.clip(g, 0.5)
-           return all_reduce(l, mean: true)
-         }}"
-    )
-}
-
-fn noise(salt: usize, len: usize) -> Vec<f64> {
-    (0..len).map(|k| ((salt * 131 + k * 17) as f64 * 0.37).sin()).collect()
-}
-
-/// Losses and parameters after the last step, on every rank.
-fn train(world: u32, dtype: &str, grads: &str) -> Vec<(Vec<f64>, Vec<f64>)> {
-    let program = compile(world, &program(dtype, grads));
-    let each = ROWS / world as usize;
-    on_ranks(&program, |session: &mut Session, rank| {
-        let part = |values: Vec<f64>, width: usize| -> tg::Value {
-            let start = rank as usize * each * width;
-            let mine = &values[start..start + each * width];
-            let tensor = if dtype == "f64" {
-                Tensor::try_from_slice(&[each, width], mine)
-            } else {
-                let mine: Vec<f32> = mine.iter().map(|&x| x as f32).collect();
-                Tensor::try_from_slice(&[each, width], &mine)
-            };
-            tensor.expect("the rows fit").into()
-        };
-        let losses = (0..STEPS).map(|step| {
-            let args = [part(noise(step, ROWS * 6), 6), part(noise(step + 100, ROWS * 3), 3)];
-            let loss = session.call("train", &args).unwrap_or_else(|error| panic!("{error}"));
-            loss.as_f64().expect("a loss")
-        });
-        let losses: Vec<f64> = losses.collect();
-        let parameters = session.parameters("net").unwrap_or_else(|error| panic!("{error}"));
-        let values = parameters.iter().flat_map(|p| {
-            let value = session.get(&p.name).unwrap_or_else(|error| panic!("{error}"));
-            numbers(value.as_tensor().expect("a tensor"))
-        });
-        (losses, values.collect())
-    })
-}
-
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let difference: f64 = a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum();
-    let norm: f64 = b.iter().map(|y| y * y).sum();
-    (difference / norm).sqrt()
-}
+use super::{
+    support::{compile, distance, messages, numbers, on_ranks, try_compile},
+    training::{STEPS, program, train},
+};
 
 /// How far the parameters of `world` ranks are from those of one rank that trains without `sync`.
 fn off(world: u32, dtype: &str, grads: &str) -> (f64, f64) {

@@ -1,17 +1,22 @@
 //! Data-parallel training by hand: any number of ranks, each with its part of the batch, gives what
 //! one rank gives with the whole batch.
 
-use tg::{Engine, Session, Source, Tensor};
+use tg::{Engine, Source};
 
-use super::support::{LIMIT, compile, numbers, on_ranks};
+use super::support::{LIMIT, compile, distance, flat, loss, noise, on_ranks, parameters, rows};
 
 const ROWS: usize = 12;
-const STEPS: usize = 20;
+pub const STEPS: usize = 20;
 
-fn program(dtype: &str) -> String {
+/// Gradients that are made equal on all ranks by a collective.
+const BY_HAND: &str = "let g = all_reduce(grad(l, net), mean: true)";
+
+/// A step whose gradients are made by `grads`: statements that bind `g`.
+pub fn program(dtype: &str, grads: &str) -> String {
     format!(
         "use nn
          use optim
+         use hooks
          model Net {{
            let a = nn.Linear(6, 16)
            let b = nn.Linear(16, 3)
@@ -21,62 +26,35 @@ fn program(dtype: &str) -> String {
          let opt = optim.adamw(net, lr: 0.01)
          step train(x: {dtype}[B, 6], y: {dtype}[B, 3]) {{
            let l = mean(square(net(x) - y))
-           let g = all_reduce(grad(l, net), mean: true)
+           {grads}
            update net with opt, optim.clip(g, 0.5)
            return all_reduce(l, mean: true)
          }}"
     )
 }
 
-fn noise(salt: usize, len: usize) -> Vec<f64> {
-    (0..len).map(|k| ((salt * 131 + k * 17) as f64 * 0.37).sin()).collect()
-}
-
 /// Losses and parameters after the last step, on every rank.
-fn train(world: u32, dtype: &str) -> Vec<(Vec<f64>, Vec<f64>)> {
-    let program = compile(world, &program(dtype));
+pub fn train(world: u32, dtype: &str, grads: &str) -> Vec<(Vec<f64>, Vec<f64>)> {
+    let program = compile(world, &program(dtype, grads));
     let each = ROWS / world as usize;
-    on_ranks(&program, |session: &mut Session, rank| {
-        let part = |values: Vec<f64>, width: usize| -> tg::Value {
-            let start = rank as usize * each * width;
-            let mine = &values[start..start + each * width];
-            let tensor = if dtype == "f64" {
-                Tensor::try_from_slice(&[each, width], mine)
-            } else {
-                let mine: Vec<f32> = mine.iter().map(|&x| x as f32).collect();
-                Tensor::try_from_slice(&[each, width], &mine)
-            };
-            tensor.expect("the rows fit").into()
+    on_ranks(&program, |session, rank| {
+        let part = |salt, width| {
+            let low = rank as usize * each;
+            rows(&noise(salt, ROWS * width)[low * width..(low + each) * width], dtype, width)
         };
-        let losses = (0..STEPS).map(|step| {
-            let args = [part(noise(step, ROWS * 6), 6), part(noise(step + 100, ROWS * 3), 3)];
-            let loss = session.call("train", &args).unwrap_or_else(|error| panic!("{error}"));
-            loss.as_f64().expect("a loss")
-        });
-        let losses: Vec<f64> = losses.collect();
-        let parameters = session.parameters("net").unwrap_or_else(|error| panic!("{error}"));
-        let values = parameters.iter().flat_map(|p| {
-            let value = session.get(&p.name).unwrap_or_else(|error| panic!("{error}"));
-            numbers(value.as_tensor().expect("a tensor"))
-        });
-        (losses, values.collect())
+        let losses = (0..STEPS).map(|step| loss(session, &[part(step, 6), part(step + 100, 3)])).collect();
+        (losses, flat(&parameters(session)))
     })
-}
-
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    let difference: f64 = a.iter().zip(b).map(|(x, y)| (x - y).powi(2)).sum();
-    let norm: f64 = b.iter().map(|y| y * y).sum();
-    (difference / norm).sqrt()
 }
 
 #[test]
 fn losses_and_parameters_are_those_of_one_rank() {
     for dtype in ["f32", "f64"] {
-        let one = train(1, dtype);
+        let one = train(1, dtype, BY_HAND);
         let (losses, parameters) = &one[0];
         assert!(losses[STEPS - 1] < losses[0]);
         for world in [2, 3, 4] {
-            let ranks = train(world, dtype);
+            let ranks = train(world, dtype, BY_HAND);
             assert!(ranks.windows(2).all(|pair| pair[0] == pair[1]), "ranks differ in their bits");
             for (loss, expected) in ranks[0].0.iter().zip(losses) {
                 assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "{world} ranks: {loss} {expected}");

@@ -15,6 +15,28 @@ use std::{
 /// The names of the libraries, in the order in which they are loaded.
 const LIBRARIES: [&str; 3] = ["libcuda.so", "libnvrtc.so", "libcublasLt.so"];
 
+/// Two layers, and a step that trains them with AdamW.
+pub const NET: &str = "\
+use nn
+use optim
+
+model Net() {
+  let a = nn.Linear(8, 16)
+  let b = nn.Linear(16, 1)
+  fn forward(x) = b(tanh(a(x)))
+}
+let net = Net()
+let opt = optim.adamw(net, lr: 1e-2)
+
+step train(x: f32[4, 8]) {
+  let cost = mean(square(net(x) - 1.0))
+  minimize cost over net with opt
+  return cost
+}
+
+let x = uniform([4, 8])
+";
+
 /// The folder of the stand-ins. `None`, and a line that says so, where there is no C++ compiler.
 pub fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
