@@ -406,6 +406,10 @@ fn budgets_that_are_written_wrong() {
     for (statements, message) in cases {
         assert_eq!(messages(&small(statements)), message);
     }
+    assert_eq!(
+        messages(&small("ensure peak <= -1")),
+        "5: TG0210 a peak is a size in bytes, got -1 bytes: it cannot be negative | write `ensure peak <= 4 GiB`"
+    );
     let text = messages("budget 4 GiB");
     assert!(text.contains("`budget` outside of a step"), "{text}");
     let text = messages("step f(x: f32[4]) {\n  return checkpoint < { budget 1 MiB; x } >\n}");

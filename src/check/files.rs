@@ -257,7 +257,7 @@ impl Evaluator {
     }
 
     /// The number of a rank and of all, in the name of its own file.
-    fn rank_path(&self, path: &Path) -> PathBuf {
+    pub(super) fn rank_path(&self, path: &Path) -> PathBuf {
         let (rank, world) = (self.comm.rank(), self.comm.world());
         path.with_extension(format!("rank{rank}of{world}.safetensors"))
     }
