@@ -276,12 +276,11 @@ pub(super) fn line_of(sources: &SourceMap, span: Span) -> String {
 
 /// The line of the program that a node comes from.
 pub(super) fn place_of(sources: &SourceMap, graph: &Graph, node: NodeId) -> String {
-    let origins = graph.origins.chain(graph.node(node).origin());
-    let is_own = |span: Span| sources.get(span.file).is_some_and(|f| !f.is_library && !f.text.is_empty());
-    let spans = origins.map(|origin| origin.span).filter(|&span| span != Span::default());
-    let spans: Vec<Span> = spans.collect();
-    let own = spans.iter().find(|&&span| is_own(span)).or(spans.first());
-    own.map_or_else(String::new, |&span| line_of(sources, span))
+    let origin = graph.node(node).origin();
+    let own = graph.origins.user_span(origin, sources);
+    let place =
+        own.or_else(|| graph.origins.chain(origin).map(|o| o.span).find(|&span| span != Span::default()));
+    place.map_or_else(String::new, |span| line_of(sources, span))
 }
 
 /// Whether a value is computed from the number of the rank alone and constants.

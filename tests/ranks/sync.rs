@@ -409,7 +409,7 @@ fn names_that_only_look_as_if_they_depended_on_the_rank() {
         ("let k = 3", true),
         ("f(ones([4]))", true),
     ] {
-        let result = session.evaluate(line);
+        let result = session.eval(line);
         assert_eq!(result.is_ok(), is_right, "{line}: {:?}", result.map(|_| ()));
     }
 }

@@ -30,6 +30,7 @@ use crate::{
     source::Span,
     syntax::ast::{Arg, ExprId, ExprKind, ShardDecl},
 };
+pub(super) use data::states_by_name;
 use unit::{Found, Units};
 
 /// What owns the parts of the models that are spread over the ranks.

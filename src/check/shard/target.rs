@@ -179,10 +179,8 @@ fn first_of_several(graph: &Graph, start: u32, seen: &[ValueId]) -> Option<(Node
             continue;
         }
         let is_elementwise = match node.op() {
-            Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_) | Op::StopGrad(_) => {
-                true
-            }
-            Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
+            op if op.is_elementwise() => true,
+            Op::StopGrad(_) | Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
             // Scalars that were computed elsewhere.
             op => op.memory().alias == Alias::View && keeps_shape(graph, node.args(), node.result(0)),
         };
