@@ -4,7 +4,7 @@
 //! is. So it gets a mark instead, and the text is written here: on as many lines as it needs to stay
 //! within the columns there are.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 use super::fit::{self, WIDTH};
 
@@ -115,17 +115,7 @@ fn wrap(text: &str, room: usize) -> Vec<String> {
 
 /// Columns of a text that may hold colours.
 fn visible_width(text: &str) -> usize {
-    let mut width = 0;
-    let mut in_code = false;
-    for c in text.chars() {
-        match c {
-            '\u{1b}' => in_code = true,
-            'm' if in_code => in_code = false,
-            _ if in_code => {}
-            c => width += c.width().unwrap_or(0),
-        }
-    }
-    width
+    without_colors(text).width()
 }
 
 fn is_bar(c: char) -> bool {

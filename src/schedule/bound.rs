@@ -95,7 +95,7 @@ pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u6
 }
 
 /// A bound in units.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Proof {
     pub(super) units: i64,
     pub(super) op: Option<u32>,
@@ -160,21 +160,13 @@ pub(super) fn footprints(ix: &Index) -> Proof {
         .map(|v| (ix.made[v] - ix.saved(v, |_| true) + ix.workspace[v], v as u32))
         .min();
     let mut best = match first {
-        Some((grows, v)) => Proof {
-            units: inputs + ix.unread + grows,
-            op: Some(v),
-            done: Vec::new(),
-            branched: false,
-            refutation: None,
-        },
-        None => {
-            Proof { units: inputs + ix.unread, op: None, done: Vec::new(), branched: false, refutation: None }
-        }
+        Some((grows, v)) => Proof { units: inputs + ix.unread + grows, op: Some(v), ..Proof::default() },
+        None => Proof { units: inputs + ix.unread, ..Proof::default() },
     };
     for v in 0..ix.ops {
         let units = footprint(ix, v);
         if units > best.units {
-            best = Proof { units, op: Some(v as u32), done: Vec::new(), branched: false, refutation: None };
+            best = Proof { units, op: Some(v as u32), ..Proof::default() };
         }
     }
     best
@@ -194,13 +186,7 @@ pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &m
         let op = order[at as usize];
         let cut = cutter.solve(op, profile.live[at as usize], profile.peak, work);
         if cut.units > best.units {
-            best = Proof {
-                units: cut.units,
-                op: Some(op),
-                done: cut.smallest,
-                branched: false,
-                refutation: None,
-            };
+            best = Proof { units: cut.units, op: Some(op), done: cut.smallest, ..Proof::default() };
         }
     }
     certify(&mut best, order, profile, &mut cutter, work);
@@ -235,8 +221,7 @@ pub(super) fn rough(graph: &ScheduleGraph, ix: &Index) -> Bound {
         let units = sum(ix.reads.get(v)) + sum(ix.makes.get(v)) - saved + u128::from(graph.workspace(op));
         let units = u64::try_from(units).unwrap_or(u64::MAX);
         if units > best.bytes {
-            let before =
-                Proof { units: 0, op: Some(op.0), done: Vec::new(), branched: false, refutation: None };
+            let before = Proof { op: Some(op.0), ..Proof::default() };
             best = Bound { bytes: units, ..before.to_bound(ix) };
         }
     }

@@ -49,7 +49,8 @@ pub fn schedule_with_copies(graph: &ScheduleGraph, options: &Options) -> Planned
     if options.order != OrderKind::Best && !graph.viewed().is_empty() {
         let best = schedule_with_copies(graph, &Options { order: OrderKind::Best, ..*options });
         let Schedule { bound, lower_bound_bytes, .. } = best.schedule;
-        let schedule = super::schedule(&best.resolved.graph, options);
+        // The bound is that of all choices.
+        let schedule = super::schedule(&best.resolved.graph, &Options { prove: false, ..*options });
         return Planned { schedule: Schedule { bound, lower_bound_bytes, ..schedule }, ..best };
     }
     let schedule = super::schedule(graph, options);

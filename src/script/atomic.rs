@@ -17,26 +17,25 @@ pub fn write_atomically(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Error> {
     let failed = |error: io::Error| Error::io(path, "write", &error);
-    // A link stays a link: what it leads to is replaced.
+    // A link that leads to a file stays a link: what it leads to is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let path = target.as_path();
-    let permissions = fs::metadata(path).ok().map(|found| found.permissions());
+    let permissions = fs::metadata(&target).ok().map(|found| found.permissions());
     if permissions.as_ref().is_some_and(fs::Permissions::readonly) {
         return Err(failed(io::ErrorKind::PermissionDenied.into()));
     }
-    if path.is_dir() {
-        return Err(Error::io(path, "write", &io::ErrorKind::IsADirectory.into()));
+    if target.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
     }
-    let folder = folder_of(path);
+    let folder = folder_of(&target);
     if !folder.is_dir() {
         let why = if folder.exists() { "is no folder" } else { "does not exist" };
         let message = format!("cannot write `{}`: the folder `{}` {why}", path.display(), folder.display());
         return Err(Error::new(message).help("create the folder, or name another"));
     }
-    let (temporary, file) = create_beside(path).map_err(failed)?;
+    let (temporary, file) = create_beside(&target).map_err(failed)?;
     let result = fill(file, write)
         .and_then(|()| permissions.map_or(Ok(()), |as_before| fs::set_permissions(&temporary, as_before)))
-        .and_then(|()| fs::rename(&temporary, path));
+        .and_then(|()| fs::rename(&temporary, &target));
     if let Err(error) = result {
         // The first error is the one to report.
         let _ = fs::remove_file(&temporary);
@@ -44,7 +43,7 @@ pub fn write_atomically(
     }
     // The rename itself reaches the disk with its folder; a file system that cannot sync folders
     // still has a whole file.
-    if let Ok(folder) = File::open(folder_of(path)) {
+    if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();
     }
     Ok(())

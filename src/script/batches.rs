@@ -22,13 +22,6 @@ pub struct Config {
     pub parts: usize,
 }
 
-impl Config {
-    /// Batches of `size` rows, in order, for one rank.
-    pub fn of_size(size: usize) -> Config {
-        Config { size, shuffle: None, keep_partial: false, part: 0, parts: 1 }
-    }
-}
-
 /// Batches over tensors of equal first axis: an iterator of one tensor for each, with the rows
 /// gathered.
 #[derive(Debug, Clone)]
@@ -150,8 +143,13 @@ fn rows(types: &[&Type], config: Config) -> Result<usize, Error> {
         let size = config.size;
         let each =
             if config.parts > 1 { format!(" for each of {} parts", config.parts) } else { String::new() };
-        return Err(Error::new(format!("batches of {size} rows{each} from {rows} rows: there is not one"))
-            .help("`partial: keep` keeps the last batch where it has fewer rows"));
+        let help = match config.parts {
+            0 | 1 => "`partial: keep` keeps the last batch where it has fewer rows".to_owned(),
+            parts => format!("make `size` smaller: {parts} parts together take {needed} rows at a time"),
+        };
+        return Err(
+            Error::new(format!("batches of {size} rows{each} from {rows} rows: there is not one")).help(help)
+        );
     }
     Ok(rows)
 }

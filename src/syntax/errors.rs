@@ -394,14 +394,19 @@ impl<'s> Context<'s, '_> {
         last
     }
 
-    /// Whether a statement is `name( … )` up to a token.
-    fn is_headless_function(&self, index: usize) -> bool {
+    /// The tokens of a statement before one of them.
+    fn statement_before(&self, index: usize) -> &[Spanned<'s>] {
         let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index).unwrap_or_default();
         let start = tokens
             .iter()
             .rposition(|t| matches!(t.1, Token::Separator | Token::OpenBrace | Token::CloseBrace))
             .map_or(0, |i| i + 1);
-        let head = tokens.get(start..).unwrap_or_default();
+        tokens.get(start..).unwrap_or_default()
+    }
+
+    /// Whether a statement is `name( … )` up to a token.
+    fn is_headless_function(&self, index: usize) -> bool {
+        let head = self.statement_before(index);
         let closes = head.iter().filter(|t| t.1 == Token::CloseParen).count();
         matches!(head, [(_, Token::Name(_), _), (_, Token::OpenParen, _), ..]) && closes == 1
     }
@@ -445,14 +450,8 @@ impl<'s> Context<'s, '_> {
     }
 
     fn first_of_statement(&self, index: usize) -> Option<Token<'s>> {
-        let tokens = self.laid.tokens.get(index.saturating_sub(FARTHEST)..index)?;
-        let start = tokens
-            .iter()
-            .rposition(|t| matches!(t.1, Token::Separator | Token::OpenBrace | Token::CloseBrace))
-            .map_or(0, |i| i + 1);
         // `let x = if …` is a choice as well.
-        tokens
-            .get(start..)?
+        self.statement_before(index)
             .iter()
             .map(|t| t.1)
             .find(|t| matches!(t, Token::If | Token::For | Token::Fn | Token::Step | Token::Model))

@@ -47,6 +47,8 @@ struct Places {
     of_node: FxHashMap<NodeId, OpId>,
     of_value: FxHashMap<ValueId, BufferId>,
     makers: FxHashMap<BufferId, OpId>,
+    /// The end of each collective, by what its start gives.
+    ends: FxHashMap<ValueId, NodeId>,
 }
 
 impl Places {
@@ -56,17 +58,19 @@ impl Places {
         let buffers = plan.schedule_graph.buffer_ids();
         let of_value = buffers.filter_map(|b| Some((facts.value(b)?, b))).collect();
         let made = |op: OpId| plan.schedule_graph.makes(op).iter().map(move |&b| (b, op));
-        Places { of_node, of_value, makers: plan.schedule_graph.ops().flat_map(made).collect() }
+        let ends = plan.graph.nodes().filter(|n| matches!(n.op(), Op::CollectiveDone(_)));
+        Places {
+            of_node,
+            of_value,
+            makers: plan.schedule_graph.ops().flat_map(made).collect(),
+            ends: ends.filter_map(|n| Some((*n.args().first()?, n.id))).collect(),
+        }
     }
 
     /// When a collective starts and when it is over, and what its operand was made from: buffers with
     /// as many elements, which are wider, and the operand itself.
     fn of_collective(&self, facts: &Facts<'_>, start: &Node<'_>) -> Option<(usize, usize, Vec<BufferId>)> {
-        let graph = &facts.plan.graph;
-        let result = start.results().next()?;
-        let done = graph
-            .nodes()
-            .find(|n| matches!(n.op(), Op::CollectiveDone(_)) && n.args().first() == Some(&result))?;
+        let done = *self.ends.get(&start.results().next()?)?;
         let position = |node: NodeId| self.of_node.get(&node).map(|&op| facts.position(op));
         let operand = *start.args().first()?;
         let sent = *self.of_value.get(&facts.base(operand))?;
@@ -78,7 +82,7 @@ impl Places {
             };
             sources.extend(facts.plan.schedule_graph.reads(maker).iter().filter(is_wider));
         }
-        Some((position(start.id)?, position(done.id)?, sources))
+        Some((position(start.id)?, position(done)?, sources))
     }
 }
 

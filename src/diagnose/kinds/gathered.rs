@@ -14,7 +14,7 @@ use crate::{
     ops::{Alias, Op},
     report::Bytes,
     schedule::BufferId,
-    syntax::ast::{ExprKind, StmtKind},
+    syntax::ast::StmtKind,
 };
 
 /// So many views of a unit are named.
@@ -46,17 +46,7 @@ fn returned_views(facts: &Facts<'_>) -> Option<Finding> {
     let place = facts.user_span(first.origin)?;
     // What is returned beside the views has the name of an output.
     let others: Vec<&str> = graph.outputs.iter().filter(|o| !is_held(o.value)).map(|o| &*o.name).collect();
-    let stmt = facts.tree.statements(|s| matches!(s, StmtKind::Return(_)));
-    let stmt = stmt.into_iter().find(|&s| facts.tree.ast.stmt(s).span == place);
-    let mut values = match stmt.map(|s| &facts.tree.ast.stmt(s).kind) {
-        Some(StmtKind::Return(values)) => values.clone(),
-        _ => facts.tree.expr_at(place).into_iter().collect(),
-    };
-    if let &[only] = values.as_slice()
-        && let ExprKind::Tuple(items) | ExprKind::List(items) = &facts.tree.ast.expr(only).kind
-    {
-        values = items.clone();
-    }
+    let values = super::output::returned(facts.tree, place);
     let text = |k: usize| values.get(k).map(|&e| facts.tree.text(facts.tree.ast.expr(e).span).to_string());
     let views: Vec<usize> =
         (0..values.len()).filter(|&k| text(k).is_some_and(|t| !others.contains(&t.as_str()))).collect();
@@ -149,14 +139,23 @@ fn ahead(facts: &Facts<'_>) -> Vec<Finding> {
         let Some(option) = option else { continue };
         let span = facts.tree.ast.expr(option.value).span;
         let text = facts.tree.text(span);
+        // The number of this statement; what is no number there is at most that of all.
+        let units = text.parse().unwrap_or(most);
+        if units < 2 {
+            continue;
+        }
         let gathers = graph.nodes().filter(|n| graph.gathers(n).is_some());
         let largest = gathers.flat_map(|n| n.results()).map(|r| graph.ty(r).bytes()).max().unwrap_or(0);
         let message = format!("up to {text} units are gathered ahead of their use, {} each", Bytes(largest));
         let diagnostic = Diagnostic::warning(codes::GATHERED_AHEAD, span, message);
         let edit = Edit { span, text: "1".into() };
         all.push(
-            Finding::new(diagnostic, largest.saturating_mul(u64::from(most)), Accept::AnyFalls(super::SMALL))
-                .candidate(Candidate::new("gather one unit ahead: `prefetch: 1`", vec![edit])),
+            Finding::new(
+                diagnostic,
+                largest.saturating_mul(u64::from(units)),
+                Accept::AnyFalls(super::SMALL),
+            )
+            .candidate(Candidate::new("gather one unit ahead: `prefetch: 1`", vec![edit])),
         );
     }
     all

@@ -45,7 +45,8 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
         .collect();
     let first = graph.outputs.get(*held.first()?)?;
     let place = facts.user_span(first.origin)?;
-    let returned = returned(facts.tree, place, graph.outputs.len());
+    let values = returned(facts.tree, place);
+    let returned = Some(values).filter(|v| v.len() == graph.outputs.len());
     let expr_of = |k: usize| returned.as_ref().and_then(|r| r.get(k)).copied();
     let primary = expr_of(*held.first()?).map_or(place, |e| facts.tree.ast.expr(e).span);
     let bytes = Bytes(facts.bytes(buffer));
@@ -120,22 +121,22 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
     Some(with_peak(facts, finding))
 }
 
-/// The expressions that a step returns, one for each output, where each gives one tensor.
-fn returned(tree: &Tree<'_>, place: Span, outputs: usize) -> Option<Vec<ExprId>> {
+/// The expressions that are returned at a place.
+pub(super) fn returned(tree: &Tree<'_>, place: Span) -> Vec<ExprId> {
     let stmt = tree
         .statements(|s| matches!(s, StmtKind::Return(_)))
         .into_iter()
         .find(|&s| tree.ast.stmt(s).span == place);
     let mut values = match stmt.map(|s| &tree.ast.stmt(s).kind) {
         Some(StmtKind::Return(values)) => values.clone(),
-        _ => vec![tree.expr_at(place)?],
+        _ => tree.expr_at(place).into_iter().collect(),
     };
     if let &[only] = values.as_slice()
         && let ExprKind::Tuple(items) | ExprKind::List(items) = &tree.ast.expr(only).kind
     {
         values = items.clone();
     }
-    (values.len() == outputs).then_some(values)
+    values
 }
 
 /// Takes some of several returned expressions away, with their commas.

@@ -55,7 +55,7 @@ impl RanksReport {
     }
 }
 
-/// `None` where a step has no collectives and no parts.
+/// `None` where a step has no collectives.
 pub fn ranks(plan: &Plan) -> Option<RanksReport> {
     let graph = &plan.graph;
     let world = graph.nodes().find_map(|node| match node.op() {
