@@ -10,10 +10,7 @@
 
 use std::{
     cell::RefCell,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
 pub use tg::exec::cpu::eval as reference;
@@ -47,16 +44,12 @@ pub fn present() -> bool {
     })
 }
 
-/// Graphs that ran on the device, and runs of them.
-pub static GRAPHS: AtomicUsize = AtomicUsize::new(0);
-pub static RUNS: AtomicUsize = AtomicUsize::new(0);
-
 /// What one thread of the tests uses of the device.
 struct Bench {
     planned: Runner,
     checked: Runner,
     /// The graph that ran last: differences evaluate one graph many times.
-    last: Option<(Graph, Arc<Plan>, Prepared)>,
+    last: Option<(Graph, Arc<Plan>, Prepared, Kept)>,
 }
 
 fn open() -> Runner {
@@ -95,21 +88,41 @@ pub fn planned(graph: &Graph) -> Result<Arc<Plan>, OpError> {
     Ok(Arc::new(tg::lower::plan(graph, "test", &options)?))
 }
 
+/// The persistent tensors of a step between its runs. A recorded step has their addresses, so it is
+/// replayed only where they stay.
+#[derive(Default)]
+struct Kept(Vec<Persistent>);
+
+impl Kept {
+    /// Those that hold the caller's values; what the caller left alone stays where it is.
+    fn with(&mut self, slots: &[Tensor]) -> &mut [Persistent] {
+        if self.0.len() != slots.len() {
+            self.0 = slots.iter().cloned().map(Persistent::from).collect();
+        }
+        for (kept, slot) in self.0.iter_mut().zip(slots) {
+            if !kept.host().is_ok_and(|value| value == *slot) {
+                kept.set(slot.clone());
+            }
+        }
+        &mut self.0
+    }
+}
+
 /// Where a step is given its persistent tensors, and what it is shown.
 fn run_on(
     runner: &mut Runner,
     prepared: &mut Prepared,
+    kept: &mut Kept,
     slots: &mut [Tensor],
     inputs: &[Tensor],
     page: &ScalarPage,
     cancel: &AtomicBool,
     printer: Printer,
 ) -> Result<Run, RunError> {
-    RUNS.fetch_add(1, Ordering::Relaxed);
-    let mut persistent: Vec<Persistent> = slots.iter().cloned().map(Persistent::from).collect();
+    let persistent = kept.with(slots);
     let link = &mut Link { comm: &mut Alone, place: &|_, _| String::new() };
-    let run = runner.run(prepared, &mut persistent, Call { inputs, page, cancel, link, printer });
-    for (slot, persistent) in slots.iter_mut().zip(&mut persistent) {
+    let run = runner.run(prepared, persistent, Call { inputs, page, cancel, link, printer });
+    for (slot, persistent) in slots.iter_mut().zip(persistent) {
         *slot = persistent.host().expect("a persistent tensor comes back");
     }
     run
@@ -132,17 +145,25 @@ pub fn eval(
         let mut checked = None;
         if bench.last.as_ref().is_none_or(|(last, ..)| last != graph) {
             bench.last = None;
-            GRAPHS.fetch_add(1, Ordering::Relaxed);
             let plan = planned(graph).map_err(fail)?;
             let mut guarded = bench.checked.prepare(Arc::clone(&plan)).map_err(fail)?;
             let mut own = slots.to_vec();
-            let run = run_on(&mut bench.checked, &mut guarded, &mut own, inputs, page, &go, silent())?;
+            let run = run_on(
+                &mut bench.checked,
+                &mut guarded,
+                &mut Kept::default(),
+                &mut own,
+                inputs,
+                page,
+                &go,
+                silent(),
+            )?;
             checked = Some((run.outputs, own));
             let prepared = bench.planned.prepare(Arc::clone(&plan)).map_err(fail)?;
-            bench.last = Some((graph.clone(), plan, prepared));
+            bench.last = Some((graph.clone(), plan, prepared, Kept::default()));
         }
-        let Some((_, plan, prepared)) = &mut bench.last else { unreachable!("made above") };
-        let run = run_on(&mut bench.planned, prepared, slots, inputs, page, &go, silent())?;
+        let Some((_, plan, prepared, kept)) = &mut bench.last else { unreachable!("made above") };
+        let run = run_on(&mut bench.planned, prepared, kept, slots, inputs, page, &go, silent())?;
         assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes, "bytes of the arena that a run uses");
         if let Some((outputs, own)) = checked {
             assert!(outputs == run.outputs && own == slots, "guarded memory gives other bits");
@@ -168,13 +189,14 @@ impl Arena {
 pub struct Executable {
     plan: Arc<Plan>,
     prepared: Prepared,
+    kept: Kept,
     printer: Arc<Mutex<Option<Printer>>>,
 }
 
 impl Executable {
     pub fn new(plan: Arc<Plan>) -> Result<Executable, OpError> {
         let prepared = with_bench(|bench| bench.planned.prepare(Arc::clone(&plan)))?;
-        Ok(Executable { plan, prepared, printer: Arc::default() })
+        Ok(Executable { plan, prepared, kept: Kept::default(), printer: Arc::default() })
     }
 
     pub fn plan(&self) -> &Arc<Plan> {
@@ -203,7 +225,8 @@ impl Executable {
                 printer(label, value);
             }
         });
-        with_bench(|bench| run_on(&mut bench.planned, &mut self.prepared, slots, inputs, page, cancel, show))
+        let Executable { prepared, kept, .. } = self;
+        with_bench(|bench| run_on(&mut bench.planned, prepared, kept, slots, inputs, page, cancel, show))
     }
 }
 
@@ -224,10 +247,6 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Elements in all comparisons, and those that had the same bits.
-pub static COMPARED: AtomicUsize = AtomicUsize::new(0);
-pub static SAME: AtomicUsize = AtomicUsize::new(0);
-
 /// Whether a result is what the reference interpreter gives: whole numbers exactly, others nearly.
 pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
     if expected.ty() != found.ty() {
@@ -236,14 +255,9 @@ pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
     let count = expected.ty().elements();
     let element = |tensor: &Tensor, k| tensor.get_f64(k).expect("an element");
     let scale = (0..count).map(|k| element(expected, k).abs()).filter(|x| x.is_finite()).fold(1e-3, f64::max);
-    let mut same = 0;
-    let agrees = (0..count).all(|k| {
+    (0..count).all(|k| {
         let (a, b) = (element(expected, k), element(found, k));
         let equal = a == b || a.is_nan() && b.is_nan();
-        same += usize::from(equal);
         equal || (a - b).abs() <= tolerance(expected.dtype()) * scale
-    });
-    COMPARED.fetch_add(count, Ordering::Relaxed);
-    SAME.fetch_add(same, Ordering::Relaxed);
-    agrees
+    })
 }
