@@ -6,7 +6,7 @@ use super::{
     index::Index,
     parts,
     profile::{Profile, profile},
-    refute::{NARROW, Refutation, WIDE, refute},
+    refute::{End, NARROW, Refutation, WIDE, refute},
 };
 
 /// Arcs that all cuts of one bound may look at together.
@@ -14,6 +14,9 @@ pub(super) const CUT_WORK: u64 = 12_000_000;
 
 /// The same for proofs by case distinction, and how many peaks below the best are tried.
 pub(super) const REFUTE_WORK: u64 = 40_000_000;
+/// Arcs that the search for a proof may look at where the bound is known.
+const EXPLAIN_WORK: u64 = 4_000_000;
+
 /// Arcs that cuts of independent parts may look at.
 pub(super) const PARTS_WORK: u64 = 4_000_000;
 const BISECTIONS: usize = 4;
@@ -35,8 +38,7 @@ pub struct Bound {
     pub before: Vec<OpId>,
     /// One cut was not enough: the places of undecided ops were told apart.
     pub branched: bool,
-    /// How, where that was by single edges: not where all orders of a small graph were searched,
-    /// where independent parts were merged, or where views may be copied.
+    /// How. `None` where one cut was enough, or where nobody asked for a proof.
     pub refutation: Option<Refutation>,
 }
 
@@ -56,11 +58,12 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
     if proof.units < profile.peak
         && let Some(merged) = parts::merge(&ix, &order, PARTS_WORK)
     {
-        proof.raise(merged.units);
+        proof.refute(merged.units, merged.proof);
     }
     if proof.units < profile.peak {
         tighten(&ix, &order, &mut proof, REFUTE_WORK, true);
     }
+    explain(&ix, &order, &mut proof);
     proof.to_bound(&ix)
 }
 
@@ -92,6 +95,17 @@ pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u6
             return;
         }
     }
+}
+
+/// A proof that can be followed step by step, for a bound that the search of all orders of a small graph
+/// has found. Where there is none, the search itself is named.
+pub(super) fn explain(ix: &Index, order: &[u32], proof: &mut Proof) {
+    if !proof.branched || proof.refutation.is_some() {
+        return;
+    }
+    let profile = profile(ix, order);
+    proof.refutation = refute(ix, order, &profile, proof.units, NARROW, &mut EXPLAIN_WORK.clone());
+    proof.refutation.get_or_insert(Refutation { edges: Vec::new(), end: End::Search });
 }
 
 /// A bound in units.

@@ -45,6 +45,29 @@ pub struct Refutation {
     pub end: End,
 }
 
+impl Refutation {
+    /// The proof in a graph with other ids, which has at least as much alive.
+    pub(super) fn renamed(&self, name: &impl Fn(OpId) -> Option<OpId>) -> Option<Refutation> {
+        let all = |ops: &[OpId]| ops.iter().map(|&op| name(op)).collect::<Option<Vec<OpId>>>();
+        let edge = |edge: &Forced| {
+            Some(Forced { op: name(edge.op)?, first: name(edge.first)?, second: name(edge.second)? })
+        };
+        let end = match &self.end {
+            End::Cut(op) => End::Cut(name(*op)?),
+            End::Both { op, other } => End::Both { op: name(*op)?, other: name(*other)? },
+            End::Last(ops) => End::Last(all(ops)?),
+            End::First(ops) => End::First(all(ops)?),
+            End::Search => End::Search,
+            End::Fork { ops: [a, b], cases } => {
+                let [first, second] = &**cases;
+                let cases = Box::new([first.renamed(name)?, second.renamed(name)?]);
+                End::Fork { ops: [name(*a)?, name(*b)?], cases }
+            }
+        };
+        Some(Refutation { edges: self.edges.iter().map(edge).collect::<Option<Vec<Forced>>>()?, end })
+    }
+}
+
 /// `first` runs before `second`, one of which is `op`: otherwise the cut at `op` reaches the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forced {
@@ -65,6 +88,8 @@ pub enum End {
     Last(Vec<OpId>),
     /// One of these ops is the first. The cut at each, with none of the others done, reaches the target.
     First(Vec<OpId>),
+    /// A search of all orders of a small graph, by the sets of ops that can be done.
+    Search,
     /// With the first before the second, and with the second before the first.
     Fork { ops: [OpId; 2], cases: Box<[Refutation; 2]> },
 }

@@ -142,6 +142,7 @@ fn refutation(proof: &Refutation) -> Value {
         End::Last(ops) => json!({ "last": ids(ops) }),
         End::First(ops) => json!({ "first": ids(ops) }),
         End::Cut(op) => json!({ "cut": op.0 }),
+        End::Search => json!({ "search": true }),
         End::Both { op, other } => json!({ "both": [op.0, other.0] }),
         End::Fork { ops: [a, b], cases } => {
             json!({ "fork": [a.0, b.0], "cases": cases.iter().map(refutation).collect::<Vec<Value>>() })
