@@ -355,6 +355,9 @@ pub(super) fn bound_of_choices(
             bound::tighten(&ix, &order, &mut proof, bound::REFUTE_WORK, closes);
         }
     }
+    if graph.viewed().iter().any(|base| graph.maker(base.buffer).is_none()) {
+        proof.from_start(&ix);
+    }
     if options.prove {
         bound::explain(&ix, &order, &mut proof);
     }
