@@ -7,17 +7,17 @@
 mod check;
 #[path = "full_json/cut.rs"]
 mod cut;
+#[path = "schedule_support/random.rs"]
+mod random;
 #[path = "full_json/refuted.rs"]
 mod refuted;
 #[path = "full_json/search.rs"]
 mod search;
 
-mod schedule_support;
-
 use std::collections::BTreeMap;
 
 use check::Step;
-use schedule_support::random::{Random, Shape, graph, graph_of_parts, graph_with_views};
+use random::{Random, Shape, graph, graph_of_parts, graph_with_views};
 use serde_json::{Value, json};
 use tg::{
     plan::{Instruction, Schedule},

@@ -130,7 +130,7 @@ pub(super) struct Proof {
 impl Proof {
     /// Says that one of the ops that can be first has so much alive, where ops that the graph does not
     /// have, copies, may run before it.
-    pub(super) fn from_start(&mut self, ix: &Index) {
+    pub(super) fn allow_copies_first(&mut self, ix: &Index) {
         if self.start && !self.branched {
             let ready = (0..ix.ops).filter(|&v| ix.preds.count(v) == 0).map(|v| OpId(v as u32)).collect();
             self.branched = true;

@@ -356,7 +356,7 @@ pub(super) fn bound_of_choices(
         }
     }
     if graph.viewed().iter().any(|base| graph.maker(base.buffer).is_none()) {
-        proof.from_start(&ix);
+        proof.allow_copies_first(&ix);
     }
     if options.prove {
         bound::explain(&ix, &order, &mut proof);

@@ -272,7 +272,7 @@ mod tests {
         let problem = Problem::new(&blocks);
         let order: Vec<usize> = (0..blocks.len()).collect();
         let once = gaps(&problem, &order, Fit::Lowest, &mut u64::MAX.clone()).map(|p| p.height);
-        let again = reordered(&problem, &order, Fit::Lowest, problem.load, &mut u64::MAX.clone());
+        let again = Reordering::new(&order, Fit::Lowest).run(&problem, problem.load, &mut u64::MAX.clone());
         assert_eq!((once, again.map(|p| p.height), problem.load), (Some(7), Some(5), 5));
     }
 }
