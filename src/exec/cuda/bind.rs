@@ -33,7 +33,6 @@ pub(super) enum Bound {
         function: Function,
         grid: [u32; 3],
         block: [u32; 3],
-        shared_bytes: u32,
         /// The first bytes of each word are an argument.
         params: Vec<u64>,
     },
@@ -58,12 +57,12 @@ pub(super) enum Bound {
 // SAFETY: addresses, and descriptors that one thread uses at a time.
 unsafe impl Send for Bound {}
 
-/// The launches of works, as the modules want them: source, name and shared memory.
+/// The launches of works, as the modules want them: source and name.
 pub(super) fn launches<'a>(
     works: impl Iterator<Item = &'a Work>,
-) -> impl Iterator<Item = (&'a Arc<str>, &'a str, u32)> {
+) -> impl Iterator<Item = (&'a Arc<str>, &'a str)> {
     works.filter_map(|work| match work {
-        Work::Launch(launch) => Some((&launch.source, &*launch.function, launch.shared_bytes)),
+        Work::Launch(launch) => Some((&launch.source, &*launch.function)),
         _ => None,
     })
 }
@@ -82,18 +81,11 @@ pub(super) fn bind(
             if launch.grid.contains(&0) || launch.block.contains(&0) {
                 return Ok(None);
             }
-            if launch.shared_bytes > context.shared_bytes {
-                return Err(OpError::new(format!(
-                    "internal: `{}` needs {} bytes of shared memory, and a block has {}",
-                    launch.function, launch.shared_bytes, context.shared_bytes
-                )));
-            }
             let params = launch.args.iter().map(|arg| param(op, arg, memory)).collect::<Result<_, _>>()?;
             Bound::Launch {
                 function: function.ok_or_else(|| OpError::new("internal: a launch of no kernel"))?,
                 grid: launch.grid,
                 block: launch.block,
-                shared_bytes: launch.shared_bytes,
                 params,
             }
         }
@@ -145,19 +137,13 @@ impl Bound {
         // SAFETY (all below): the addresses are those of a plan whose places were checked, in memory that
         // is alive until the stream was waited for; modules are never unloaded.
         match self {
-            Bound::Launch { function, grid, block, shared_bytes, params } => {
+            Bound::Launch { function, grid, block, params } => {
                 let mut pointers: Vec<*mut c_void> =
                     params.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
                 let ([x, y, z], [bx, by, bz]) = (*grid, *block);
+                // No kernel asks for shared memory beyond what it declares.
                 unsafe {
-                    result::launch_kernel(
-                        function.0,
-                        (x, y, z),
-                        (bx, by, bz),
-                        *shared_bytes,
-                        stream,
-                        &mut pointers,
-                    )
+                    result::launch_kernel(function.0, (x, y, z), (bx, by, bz), 0, stream, &mut pointers)
                 }
                 .during("starting a kernel")
             }

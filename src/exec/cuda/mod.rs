@@ -19,12 +19,14 @@ mod product;
 mod session;
 mod sources;
 mod staging;
+mod stats;
 mod work;
 
 pub use context::{DeviceInfo, devices, usable};
-pub use executable::{Executable, Stats};
+pub use executable::Executable;
 pub(crate) use kernels::workspace;
-pub use library::{LIBRARIES_VARIABLE, Unavailable};
+pub use library::Unavailable;
 pub use memory::Block;
-pub use session::{CHECK_VARIABLE, Cuda, RECORD_VARIABLE};
+pub use session::Cuda;
 pub use sources::{COMPILE_OPTIONS, Source, sources};
+pub use stats::Stats;

@@ -52,6 +52,16 @@ pub(super) struct Step {
     pub writes: bool,
 }
 
+impl Step {
+    /// What the device does; nothing where the host does it.
+    pub fn works(&self) -> &[Work] {
+        match &self.action {
+            Action::Device(works) => works,
+            Action::Host(_) => &[],
+        }
+    }
+}
+
 /// All ops in the order in which they run.
 pub(super) fn steps(plan: &Plan) -> Result<Vec<Step>, OpError> {
     place::check(plan)?;

@@ -63,14 +63,7 @@ pub(super) struct Prepared {
     c: Layout,
     algorithm: Algorithm,
     operands: Operands,
-    /// 1, and what the old content of the result is multiplied with.
-    scales: Scales,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Scales {
-    F32([f32; 2]),
-    F64([f64; 2]),
+    dtype: DType,
 }
 
 struct Desc(cublasLtMatmulDesc_t);
@@ -244,11 +237,7 @@ impl Products {
                 algorithm
             }
         };
-        let scales = match product.dtype {
-            DType::F64 => Scales::F64([1.0, 0.0]),
-            _ => Scales::F32([1.0, 0.0]),
-        };
-        Ok(Prepared { desc, a, b, c, algorithm, operands, scales })
+        Ok(Prepared { desc, a, b, c, algorithm, operands, dtype: product.dtype })
     }
 
     fn choose(
@@ -279,10 +268,11 @@ impl Products {
 
     /// Adds a product to a stream, whose context is current.
     pub fn enqueue(&self, product: &Prepared, stream: CUstream) -> Result<(), OpError> {
-        let Prepared { desc, a, b, c, algorithm, operands, scales } = product;
-        let (alpha, beta) = match scales {
-            Scales::F32([alpha, beta]) => (ptr::from_ref(alpha).cast(), ptr::from_ref(beta).cast()),
-            Scales::F64([alpha, beta]) => (ptr::from_ref(alpha).cast(), ptr::from_ref(beta).cast()),
+        let Prepared { desc, a, b, c, algorithm, operands, dtype } = product;
+        // The product counts once, and the old content of the result not at all: in the dtype of the sums.
+        let (alpha, beta) = match dtype {
+            DType::F64 => (ptr::from_ref(&1f64).cast(), ptr::from_ref(&0f64).cast()),
+            _ => (ptr::from_ref(&1f32).cast(), ptr::from_ref(&0f32).cast()),
         };
         let at = |address: u64| address as usize as *mut c_void;
         // c = a · b, row by row, is c' = b' · a' where columns come first.

@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// Set to 1, every buffer gets memory of its own between guard zones, and ops run one by one.
-pub const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
+const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
 
 /// Set to 0, steps are started op by op, not recorded and replayed.
-pub const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
+const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
 
 /// A device in use by one session.
 pub struct Cuda {
@@ -74,11 +74,6 @@ impl Cuda {
     /// Bytes of the arena.
     pub fn arena_bytes(&self) -> u64 {
         self.arena.as_ref().map_or(0, Block::bytes)
-    }
-
-    /// Free bytes and all bytes of the device.
-    pub fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.context.memory()
     }
 
     /// Waits for all work of the session.

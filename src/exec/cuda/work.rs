@@ -49,8 +49,6 @@ pub(super) struct Launch {
     pub function: Arc<str>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Dynamic shared memory.
-    pub shared_bytes: u32,
     pub args: Vec<Arg>,
 }
 

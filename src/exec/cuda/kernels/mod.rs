@@ -38,7 +38,10 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
     let kernel = plan.kernels.get(id.0 as usize).ok_or_else(|| internal("the plan runs a missing op"))?;
     match kernel {
         plan::Kernel::Nothing => Ok(Vec::new()),
-        plan::Kernel::Wait { .. } => Ok(wait(plan, id)),
+        // With one rank a collective is over when it starts.
+        plan::Kernel::Wait { operands } => {
+            Ok(place::wait(plan, id, operands)?.map_or_else(Vec::new, |_| vec![Work::Host]))
+        }
         plan::Kernel::Copy { from, to } => commit(plan, from, to),
         plan::Kernel::Elementwise(group) => elementwise::works(plan, id, group),
         plan::Kernel::Node { node, args, results } => {
@@ -48,25 +51,9 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
             let op = plan.graph.node(*node).op();
             let arg_types: Vec<&Type> = args.iter().map(|a| &a.ty).collect();
             let result_types: Vec<&Type> = results.iter().map(|a| &a.ty).collect();
-            let (needed, planned) =
-                (workspace(op, &arg_types, &result_types), plan.schedule_graph.workspace(id));
-            if needed > planned {
-                return Err(internal(format_args!(
-                    "`{}` needs {needed} bytes of workspace, and {planned} are planned",
-                    op.name()
-                )));
-            }
+            place::check_workspace(plan, id, op, workspace(op, &arg_types, &result_types))?;
             node_works(op, &Call::new(plan, id, args, results)?)
         }
-    }
-}
-
-/// The end of a collective. With one rank it is over when it starts.
-fn wait(plan: &Plan, id: OpId) -> Vec<Work> {
-    let done = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
-    match done.map(|&node| plan.graph.node(node)) {
-        Some(node) if matches!(node.op(), Op::CollectiveDone(done) if done.world == 1) => Vec::new(),
-        _ => vec![Work::Host],
     }
 }
 
