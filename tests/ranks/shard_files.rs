@@ -131,7 +131,7 @@ fn a_run_with_a_file_for_each_rank_is_resumed() {
             "const sharded = true\nlet n = {passes}\nlet l = 0.0\nfor i in 0..n {{\n  l = float(train(x))\n  \
              save(\"c.safetensors\", net, opt, train, per_rank: {per_rank})\n}}\nprint(\"{{l}}\")\n"
         );
-        folder.file("p.tg", &format!("{STEPS}{rest}"));
+        folder.file("p.tg", format!("{STEPS}{rest}"));
         let ran = folder.tg(&[&["run", "--world", "2"], resume, &["p.tg"]].concat());
         assert_eq!(ran.code, Some(0), "{}", ran.err);
         (ran.out, ran.err)

@@ -252,12 +252,12 @@ impl Group {
     }
 }
 
-/// What files call the tensors of these states: a state by its own name, and what a state of a part has
+/// The tensors of states by what files call them: a state by its own name, and what a state of a part has
 /// for each parameter, with the place of the parameter in its group.
-pub(in crate::check) fn states_by_name(
-    states: &[Arc<Cell>],
-) -> FxHashMap<String, Vec<(Arc<Cell>, Option<usize>)>> {
-    let mut names: FxHashMap<String, Vec<(Arc<Cell>, Option<usize>)>> = FxHashMap::default();
+type StatesByName = FxHashMap<String, Vec<(Arc<Cell>, Option<usize>)>>;
+
+pub(in crate::check) fn states_by_name(states: &[Arc<Cell>]) -> StatesByName {
+    let mut names = StatesByName::default();
     for state in states {
         names.entry(state.name().to_string()).or_default().push((Arc::clone(state), None));
         let Some(group) = state.group() else { continue };
