@@ -204,13 +204,7 @@ impl Evaluator {
         self.grad_of(loss, (&wrt.0, wrt.1), ranks, span)
     }
 
-    fn grad_of(
-        &mut self,
-        loss: ValueId,
-        (wrt, wrt_span): (&Value, Span),
-        ranks: Ranks,
-        span: Span,
-    ) -> Eval {
+    fn grad_of(&mut self, loss: ValueId, (wrt, wrt_span): (&Value, Span), ranks: Ranks, span: Span) -> Eval {
         let loss_span = {
             let frame = self.frame(span)?;
             let origin = frame.graph.producer(loss).0.origin();
@@ -399,7 +393,8 @@ impl Evaluator {
             outputs.push((output, value));
         }
         let cells: Vec<_> = cells_of(&function.0).into_iter().filter(|c| c.is_trainable()).collect();
-        let (of_cells, of_values) = self.cotangent_gradients(&outputs, (&cells, Ranks::All), &values, span)?;
+        let (of_cells, of_values) =
+            self.cotangent_gradients(&outputs, (&cells, Ranks::All), &values, span)?;
         let mut back = self.or_zeros(&values, of_values, span)?;
         let back = match &x.0 {
             Value::List(_) => Value::list(back),

@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     codes,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Severity},
     ir::{DType, Graph, Type, ValueId},
     ops::{Op, OpError, Slice, SliceRange},
+    report::bytes::Bytes,
     source::Span,
     syntax::ast::{Arg, ExprId, ExprKind, Ident, Name},
 };
@@ -84,7 +85,10 @@ impl Evaluator {
         }
         let compute = self.frame(span)?.compute.take();
         let result = match local {
-            Some(tree) => self.sync_local(&tree, limit, span),
+            Some(tree) => {
+                self.note_whole(name, &tree, span);
+                self.sync_local(&tree, limit, span)
+            }
             None => self.sync_values(&values, hook.as_ref(), limit, span).map(|s| rebuild(&gradients, s)),
         };
         self.frame(span)?.compute = compute;
@@ -115,6 +119,27 @@ impl Evaluator {
         Ok(Value::Tree(Arc::new(Tree { root, entries, is_local: false })))
     }
 
+    /// Says what it takes to add up whole gradients.
+    fn note_whole(&mut self, name: &Name, tree: &Tree, span: Span) {
+        let cells = tree.entries.iter().filter(|(_, value)| value.is_some()).map(|(cell, _)| cell);
+        let (mut whole, mut parts) = (0u64, 0u64);
+        for (cell, group) in cells.filter_map(|cell| Some((cell, cell.group()?))) {
+            parts = parts.saturating_add(cell.ty.bytes());
+            whole = whole.saturating_add(cell.ty.bytes().saturating_mul(u64::from(group.shard.world)));
+        }
+        if whole == 0 {
+            return;
+        }
+        let message = format!(
+            "`{name}` is whole on every rank up to here: {}, of which the parts are {}",
+            Bytes(whole),
+            Bytes(parts)
+        );
+        self.report(Diagnostic::new(Severity::Note, codes::SHARD, span, message).help(
+            "`grad(loss, net)` without `local: true` reduces what each call gives, and keeps its part: less memory for more collectives",
+        ));
+    }
+
     fn hook_of_parts(&mut self, tree: &Tree, hook: Span, target: Span) -> Halt {
         let title = tree.entries.iter().find_map(|(cell, _)| cell.spread()).map(|g| Arc::clone(&g.title));
         let title = title.unwrap_or_else(|| "the model".into());
@@ -125,7 +150,9 @@ impl Evaluator {
                 format!("a hook for gradients of `{title}`, which is spread over the ranks"),
             )
             .secondary(target, "these are reduced and scattered unit by unit")
-            .help("leave `with …` out: a hook gives every rank all of its bucket, and here each keeps a part"),
+            .help(
+                "leave `with …` out: a hook gives every rank all of its bucket, and here each keeps a part",
+            ),
         )
     }
 

@@ -43,7 +43,10 @@ impl Evaluator {
                         Diagnostic::error(
                             codes::SHARD,
                             span,
-                            format!("`{}` of gradients of this rank and of parts of those of all ranks", op.symbol()),
+                            format!(
+                                "`{}` of gradients of this rank and of parts of those of all ranks",
+                                op.symbol()
+                            ),
                         )
                         .help("take both with `local: true`, and begin a sum of them with `let g = 0`"),
                     ));
