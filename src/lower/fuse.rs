@@ -4,7 +4,8 @@
 //! belongs to one recompute. A node joins only if every use of its result is inside the group (a
 //! commit to a persistent tensor counts as a store of the group), so no group depends on itself. A
 //! node with several operands does not join one that waits for something made later: no fusion
-//! makes more live longer.
+//! makes more live longer. On a GPU, where each op is a launch, an update also takes what only it reads of the
+//! passes before, and sums of single numbers are joined however long they wait.
 
 use rustc_hash::FxHashMap;
 
@@ -12,6 +13,7 @@ use super::layout::Laid;
 use crate::{
     ir::{Graph, Node, NodeId, Role, SlotId, ValueId},
     ops::{Alias, Op},
+    plan::Target,
 };
 
 /// More instructions than this are split: their registers would not stay in the cache.
@@ -39,10 +41,11 @@ pub(super) fn is_elementwise(op: &Op) -> bool {
 }
 
 /// The group of each node; `None` for nodes that are not element-wise.
-pub(super) fn groups(laid: &Laid) -> Vec<Option<GroupId>> {
+pub(super) fn groups(laid: &Laid, target: Target) -> Vec<Option<GroupId>> {
     let graph = &laid.graph;
     let mut fusion = Fusion {
         graph,
+        launches: target == Target::Cuda,
         group_of: vec![None; graph.len()],
         sizes: Vec::new(),
         uses: vec![Use::Nothing; graph.value_count()],
@@ -78,6 +81,8 @@ enum Use {
 
 struct Fusion<'g> {
     graph: &'g Graph,
+    /// Each op is a launch.
+    launches: bool,
     group_of: Vec<Option<GroupId>>,
     sizes: Vec<u32>,
     /// Of each value; commits are left out.
@@ -146,7 +151,10 @@ impl Fusion<'_> {
 
     fn same_domain(&self, a: &Node<'_>, b: &Node<'_>) -> bool {
         let shape = |n: &Node<'_>| self.graph.ty(n.result(0)).shape();
-        a.role().phase() == b.role().phase() && a.instance() == b.instance() && shape(a) == shape(b)
+        let takes = self.launches && matches!(a.role(), Role::Update { .. });
+        (a.role().phase() == b.role().phase() || takes)
+            && a.instance() == b.instance()
+            && shape(a) == shape(b)
     }
 
     /// In the group of `node`, `producer` would wait for an operand of `node` that is made later,
@@ -157,6 +165,10 @@ impl Fusion<'_> {
             let (maker, _) = self.viewed(arg);
             maker.id > producer.id && !is_elementwise(maker.op())
         });
+        let is_number = self.graph.ty(producer.result(0)).elements() == 1;
+        if self.launches && is_number {
+            return false;
+        }
         waits && !matches!(producer.role(), Role::Update { .. }) && self.reads_several(producer)
     }
 

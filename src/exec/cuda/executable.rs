@@ -15,7 +15,7 @@ use super::{
     kernels,
     memory::{Captured, Stream},
     module::Function,
-    prepare::{self, Action, Step},
+    prepare::{self, Action, Step, Stretch},
     session::Cuda,
     staging::{Constants, Fault, Staging, Words},
     work::{Address, Work},
@@ -38,7 +38,9 @@ pub struct Executable {
     plan: Arc<Plan>,
     context: Arc<Context>,
     steps: Vec<Step>,
-    /// Those of the launches of each step.
+    /// What runs in the places of the plan; `None` where each op runs by itself in checked memory.
+    stretches: Option<Vec<Stretch>>,
+    /// Those of the launches of each stretch, or else of each step.
     functions: Vec<Vec<Function>>,
     staging: Staging,
     constants: Constants,
@@ -152,11 +154,14 @@ impl Executable {
     pub fn new(cuda: &Cuda, plan: Arc<Plan>) -> Result<Executable, OpError> {
         cuda.admits(&plan)?;
         let steps = prepare::steps(&plan)?;
-        let works = |step: &Step| match &step.action {
-            Action::Device(works) => works.clone(),
-            Action::Host(_) => Vec::new(),
+        let stretches = if cuda.checks { None } else { Some(prepare::stretches(&plan, &steps)?) };
+        let all: Vec<Vec<Work>> = match &stretches {
+            Some(stretches) => {
+                let works = |stretch: &Stretch| stretch.works.iter().map(|(_, work)| work.clone()).collect();
+                stretches.iter().map(works).collect()
+            }
+            None => steps.iter().map(|step| step.works().to_vec()).collect(),
         };
-        let all: Vec<Vec<Work>> = steps.iter().map(works).collect();
         let wanted: Vec<_> = all.iter().flat_map(|works| launches(works.iter())).collect();
         let mut loaded = cuda.context.modules.functions(&wanted)?.into_iter();
         let functions = all.iter().map(|works| {
@@ -178,6 +183,7 @@ impl Executable {
             plan,
             context,
             steps,
+            stretches,
             functions,
             staging,
             constants,
@@ -207,21 +213,16 @@ impl Executable {
     pub fn stats(&self) -> Stats {
         let mut stats =
             Stats { beside_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
-        for step in &self.steps {
-            match &step.action {
-                Action::Host(_) => stats.parts += 1,
-                Action::Device(works) => {
-                    for work in works {
-                        match work {
-                            Work::Launch(_) => stats.kernels += 1,
-                            Work::Product(_) => stats.products += 1,
-                            _ => stats.copies += 1,
-                        }
-                    }
-                }
-            }
+        let mut count = |work: &Work| match work {
+            Work::Launch(_) => stats.kernels += 1,
+            Work::Product(_) => stats.products += 1,
+            _ => stats.copies += 1,
+        };
+        match &self.stretches {
+            Some(stretches) => stretches.iter().flat_map(|s| &s.works).for_each(|(_, work)| count(work)),
+            None => self.steps.iter().flat_map(Step::works).for_each(count),
         }
-        stats.parts += 1;
+        stats.parts = 1 + self.steps.iter().filter(|step| matches!(step.action, Action::Host(_))).count();
         let parts = self.binding.as_ref().map(|binding| &binding.parts);
         stats.is_recorded = parts.is_some_and(|parts| {
             parts.iter().any(|part| part.captured.is_some())
@@ -264,7 +265,8 @@ impl Executable {
         // Also where the step does not start: what was uploaded belongs to this call of it.
         let is_uploaded = std::mem::take(&mut self.is_uploaded);
         check_arguments(graph, slots.iter().map(Persistent::ty), inputs).map_err(fail)?;
-        if !is_uploaded || !Arc::ptr_eq(&self.context, &cuda.context) {
+        let is_as_prepared = cuda.checks == self.stretches.is_none() && Arc::ptr_eq(&self.context, &cuda.context);
+        if !is_uploaded || !is_as_prepared {
             return Err(fail(OpError::new("internal: a step starts without its inputs, or elsewhere")));
         }
         if cancel.load(Ordering::Relaxed) {
@@ -283,7 +285,7 @@ impl Executable {
             .collect::<Option<Vec<CUdeviceptr>>>()
             .ok_or_else(|| fail(OpError::new("internal: a persistent tensor that is not on the device")))?;
         let call = Call { page, cancel, link };
-        let result = if cuda.checks {
+        let result = if self.stretches.is_none() {
             self.run_checked(cuda, addresses, slots, call)
         } else {
             self.start_planned(cuda, addresses, slots, call)
@@ -419,7 +421,8 @@ impl Executable {
             memory.begin(step.op).map_err(fail)?;
             match &step.action {
                 Action::Device(works) => {
-                    let bound = bind_all(&context, step.op, works, functions, &memory).map_err(fail)?;
+                    let works = works.iter().map(|work| (step.op, work));
+                    let bound = bind_all(&context, works, functions, &memory).map_err(fail)?;
                     bound
                         .iter()
                         .try_for_each(|bound| bound.enqueue(&context, cuda.compute.raw()))
@@ -453,19 +456,11 @@ impl Executable {
     fn bind(&self, arena: CUdeviceptr, slots: Vec<CUdeviceptr>) -> Result<Binding, OpError> {
         let words = self.staging.words();
         let memory = Planned { arena, slots: &slots, words, constants: &self.constants };
-        let mut parts = vec![Part { bound: Vec::new(), captured: None, host: None, writes: false }];
-        for (step, functions) in self.steps.iter().zip(&self.functions) {
-            let Some(part) = parts.last_mut() else { break };
-            part.writes |= step.writes;
-            match &step.action {
-                Action::Device(works) => {
-                    part.bound.extend(bind_all(&self.context, step.op, works, functions, &memory)?);
-                }
-                Action::Host(_) => {
-                    part.host = Some(step.op);
-                    parts.push(Part { bound: Vec::new(), captured: None, host: None, writes: false });
-                }
-            }
+        let mut parts = Vec::new();
+        for (stretch, functions) in self.stretches.iter().flatten().zip(&self.functions) {
+            let works = stretch.works.iter().map(|(op, work)| (*op, work));
+            let bound = bind_all(&self.context, works, functions, &memory)?;
+            parts.push(Part { bound, captured: None, host: stretch.host, writes: stretch.writes });
         }
         Ok(Binding { arena, slots, parts, is_warm: false })
     }
@@ -511,16 +506,15 @@ pub(super) struct Call<'a, 'l> {
     pub link: &'a mut Link<'l>,
 }
 
-fn bind_all(
+fn bind_all<'a>(
     context: &Context,
-    op: OpId,
-    works: &[Work],
+    works: impl Iterator<Item = (OpId, &'a Work)>,
     functions: &[Function],
     memory: &dyn Memory,
 ) -> Result<Vec<Bound>, OpError> {
     let mut functions = functions.iter().copied();
     let mut bound = Vec::new();
-    for work in works {
+    for (op, work) in works {
         let function = matches!(work, Work::Launch(_)).then(|| functions.next()).flatten();
         bound.extend(bind(context, op, work, function, memory)?);
     }

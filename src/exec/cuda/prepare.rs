@@ -3,7 +3,12 @@
 
 use std::sync::Arc;
 
-use super::{kernels, work::Work};
+use super::{
+    hazards::{self, Touch},
+    inline, kernels,
+    merge::{self, Item},
+    work::Work,
+};
 use crate::{
     exec::place::{self, Place, Root, dense_place, fault},
     ir::NodeId,
@@ -50,6 +55,52 @@ pub(super) struct Step {
     pub action: Action,
     /// Whether it writes a persistent tensor.
     pub writes: bool,
+}
+
+impl Step {
+    /// What the device does; nothing where the host does it.
+    pub fn works(&self) -> &[Work] {
+        match &self.action {
+            Action::Device(works) => works,
+            Action::Host(_) => &[],
+        }
+    }
+}
+
+/// What the device does without the host, and then the host.
+pub(super) struct Stretch {
+    /// Each with an op that it is done for.
+    pub works: Vec<(OpId, Work)>,
+    pub host: Option<OpId>,
+    /// Whether any of that writes persistent tensors.
+    pub writes: bool,
+}
+
+/// The same work with as few launches as its hazards allow.
+pub(super) fn stretches(plan: &Plan, steps: &[Step]) -> Result<Vec<Stretch>, OpError> {
+    let touches: Vec<Vec<Touch>> =
+        steps.iter().map(|step| hazards::touches(plan, step.op)).collect::<Result<_, _>>()?;
+    let fused = inline::reductions(plan, steps, &touches)?;
+    let mut stretches = Vec::new();
+    let (mut items, mut writes) = (Vec::new(), false);
+    for ((step, touched), fused) in steps.iter().zip(&touches).zip(fused) {
+        writes |= step.writes;
+        let (works, touched) = match &fused {
+            Some(fused) => (&*fused.works, &fused.touches),
+            None => (step.works(), touched),
+        };
+        items.extend(works.iter().map(|work| Item {
+            op: step.op,
+            work: work.clone(),
+            touches: hazards::of_work(work, touched),
+        }));
+        if matches!(step.action, Action::Host(_)) {
+            let works = merge::merged(std::mem::take(&mut items));
+            stretches.push(Stretch { works, host: Some(step.op), writes: std::mem::take(&mut writes) });
+        }
+    }
+    stretches.push(Stretch { works: merge::merged(items), host: None, writes });
+    Ok(stretches)
 }
 
 /// All ops in the order in which they run.

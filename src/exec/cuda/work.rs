@@ -55,7 +55,7 @@ pub(super) struct Launch {
 }
 
 /// An argument of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Arg {
     Address(Address),
     /// A pointer to the scalar page on the device: the seed and the number of the step (`u64` each),
@@ -66,6 +66,8 @@ pub(super) enum Arg {
     Fault,
     I64(i64),
     F64(f64),
+    /// A structure of `kernels::TABLE_WORDS` words that begins with these; none is a table.
+    Table(Arc<[Arg]>),
 }
 
 /// `c = a · b` per matrix of a batch, accumulated in f32 (f64 for f64).

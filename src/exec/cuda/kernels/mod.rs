@@ -9,6 +9,7 @@ mod conv;
 mod elementwise;
 mod gather;
 mod launch;
+pub(super) mod merged;
 mod movement;
 mod pool;
 mod product;
@@ -61,6 +62,23 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
     }
 }
 
+/// What a reduction does that computes its operand as it reads it, instead of the group that makes it.
+pub(super) fn reduced(plan: &Plan, producer: OpId, id: OpId) -> Result<Vec<Work>, OpError> {
+    let kernel = |id: OpId| plan.kernels.get(id.0 as usize);
+    let (Some(plan::Kernel::Elementwise(group)), Some(plan::Kernel::Node { node, args, results })) =
+        (kernel(producer), kernel(id))
+    else {
+        return Err(internal("a reduction of no group"));
+    };
+    match plan.graph.node(*node).op() {
+        Op::Reduce(reduce) => {
+            let reader = elementwise::reader(plan, producer, group)?;
+            reduce::works(&Call::new(plan, id, args, results)?, reduce, Some(&reader))
+        }
+        _ => Err(internal("a group is read by what is no reduction")),
+    }
+}
+
 /// The end of a collective. With one rank it is over when it starts.
 fn wait(plan: &Plan, id: OpId) -> Vec<Work> {
     let done = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
@@ -107,7 +125,7 @@ fn node_works(op: &Op, call: &Call) -> Result<Vec<Work>, OpError> {
         Op::Insert(insert) => movement::insert(call, &insert.ranges),
         Op::Gather(_) => gather::gather(call),
         Op::ScatterAdd(scatter) => gather::scatter_add(call, scatter.rows),
-        Op::Reduce(reduce) => reduce::works(call, reduce),
+        Op::Reduce(reduce) => reduce::works(call, reduce, None),
         Op::ArgReduce(reduce) => reduce::arg_works(call, reduce),
         Op::MatMul(_) => product::works(call),
         Op::Softmax(_) => rows::softmax(call, rows::Softmax::Plain),
