@@ -5,7 +5,8 @@
 //! commit to a persistent tensor counts as a store of the group), so no group depends on itself. A
 //! node with several operands does not join one that waits for something made later: no fusion
 //! makes more live longer. On a GPU, where each op is a launch, an update also takes what only it reads of the
-//! passes before, and sums of single numbers are joined however long they wait.
+//! passes before, sums of single numbers are joined however long they wait, and all numbers that are made of
+//! scalars and constants alone are one group.
 
 use rustc_hash::FxHashMap;
 
@@ -50,6 +51,8 @@ pub(super) fn groups(laid: &Laid, target: Target) -> Vec<Option<GroupId>> {
         sizes: Vec::new(),
         uses: vec![Use::Nothing; graph.value_count()],
         updates: FxHashMap::default(),
+        of_scalars: if target == Target::Cuda { of_scalars(graph) } else { vec![false; graph.len()] },
+        scalars: None,
     };
     for output in &graph.outputs {
         fusion.note(output.value.0, Use::Memory);
@@ -89,6 +92,31 @@ struct Fusion<'g> {
     uses: Vec<Use>,
     /// The group of a parameter's update, by shape: its states are written in one go.
     updates: FxHashMap<(SlotId, Box<[usize]>), GroupId>,
+    /// Nodes that need nothing but scalars and constants, and the group of those that others have to find in
+    /// memory. It waits for nothing, so it never waits for itself.
+    of_scalars: Vec<bool>,
+    scalars: Option<GroupId>,
+}
+
+/// The element-wise nodes with one element whose operands are scalars, constants, or such nodes.
+fn of_scalars(graph: &Graph) -> Vec<bool> {
+    let mut of_scalars = vec![false; graph.len()];
+    for node in graph.nodes() {
+        let is_free = |arg: &ValueId| {
+            let (maker, _) = graph.producer(*arg);
+            matches!(maker.op(), Op::Const(_) | Op::Scalar(_))
+                || of_scalars.get(maker.id.0 as usize).copied().unwrap_or(false)
+        };
+        let is_number = matches!(node.op(), Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_))
+            && graph.ty(node.result(0)).shape().is_empty()
+            && node.instance() == 0
+            && node.after().is_empty();
+        let is_one = is_number && node.args().iter().all(is_free);
+        if let Some(entry) = of_scalars.get_mut(node.id.0 as usize) {
+            *entry = is_one;
+        }
+    }
+    of_scalars
 }
 
 impl Fusion<'_> {
@@ -130,6 +158,12 @@ impl Fusion<'_> {
         {
             return group;
         }
+        let is_scalar = self.of_scalars.get(node.id.0 as usize) == Some(&true) && used == Use::Memory;
+        if is_scalar
+            && let Some(group) = self.scalars.filter(|&group| has_room(&self.sizes, group))
+        {
+            return group;
+        }
         let key = match (node.role(), used) {
             (Role::Update { slot }, Use::Nothing) => {
                 Some((slot, Box::from(self.graph.ty(node.result(0)).shape())))
@@ -145,6 +179,9 @@ impl Fusion<'_> {
         self.sizes.push(0);
         if let Some(key) = key {
             self.updates.insert(key, group);
+        }
+        if is_scalar {
+            self.scalars = Some(group);
         }
         group
     }

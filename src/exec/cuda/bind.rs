@@ -34,7 +34,6 @@ pub(super) enum Bound {
         function: Function,
         grid: [u32; 3],
         block: [u32; 3],
-        shared_bytes: u32,
         params: Params,
     },
     Product(Box<Prepared>),
@@ -93,12 +92,12 @@ impl Params {
 // SAFETY: addresses, and descriptors that one thread uses at a time.
 unsafe impl Send for Bound {}
 
-/// The launches of works, as the modules want them: source, name and shared memory.
+/// The launches of works, as the modules want them: source and name.
 pub(super) fn launches<'a>(
     works: impl Iterator<Item = &'a Work>,
-) -> impl Iterator<Item = (&'a Arc<str>, &'a str, u32)> {
+) -> impl Iterator<Item = (&'a Arc<str>, &'a str)> {
     works.filter_map(|work| match work {
-        Work::Launch(launch) => Some((&launch.source, &*launch.function, launch.shared_bytes)),
+        Work::Launch(launch) => Some((&launch.source, &*launch.function)),
         _ => None,
     })
 }
@@ -117,18 +116,11 @@ pub(super) fn bind(
             if launch.grid.contains(&0) || launch.block.contains(&0) {
                 return Ok(None);
             }
-            if launch.shared_bytes > context.shared_bytes {
-                return Err(OpError::new(format!(
-                    "internal: `{}` needs {} bytes of shared memory, and a block has {}",
-                    launch.function, launch.shared_bytes, context.shared_bytes
-                )));
-            }
             let params = Params::new(op, &launch.args, memory)?;
             Bound::Launch {
                 function: function.ok_or_else(|| OpError::new("internal: a launch of no kernel"))?,
                 grid: launch.grid,
                 block: launch.block,
-                shared_bytes: launch.shared_bytes,
                 params,
             }
         }
@@ -141,6 +133,7 @@ pub(super) fn bind(
                 a: at(product.a.at)?,
                 b: at(product.b.at)?,
                 c: at(product.c.at)?,
+                plus: product.plus.map(at).transpose()?,
                 workspace: if product.workspace_bytes == 0 { 0 } else { at(product.workspace)? },
             };
             Bound::Product(Box::new(context.products.prepare(product, operands)?))
@@ -181,18 +174,12 @@ impl Bound {
         // SAFETY (all below): the addresses are those of a plan whose places were checked, in memory that
         // is alive until the stream was waited for; modules are never unloaded.
         match self {
-            Bound::Launch { function, grid, block, shared_bytes, params } => {
+            Bound::Launch { function, grid, block, params } => {
                 let mut pointers = params.pointers();
                 let ([x, y, z], [bx, by, bz]) = (*grid, *block);
+                // No kernel asks for shared memory beyond what it declares.
                 unsafe {
-                    result::launch_kernel(
-                        function.0,
-                        (x, y, z),
-                        (bx, by, bz),
-                        *shared_bytes,
-                        stream,
-                        &mut pointers,
-                    )
+                    result::launch_kernel(function.0, (x, y, z), (bx, by, bz), 0, stream, &mut pointers)
                 }
                 .during("starting a kernel")
             }

@@ -30,7 +30,7 @@ pub(super) struct Touch {
 }
 
 impl Touch {
-    fn new(at: Address, bytes: u64, writes: bool) -> Touch {
+    pub fn new(at: Address, bytes: u64, writes: bool) -> Touch {
         let (space, start) = located(at);
         Touch { space, bytes: start..start.saturating_add(bytes), writes }
     }
@@ -120,6 +120,7 @@ pub(super) fn of_work(work: &Work, op: &[Touch]) -> Vec<Touch> {
         }
         Work::Product(product) => {
             touched.extend([product.a.at, product.b.at, product.c.at].into_iter().flat_map(tensors));
+            touched.extend(product.plus.into_iter().flat_map(tensors));
             if product.workspace_bytes > 0 {
                 touched.push(Touch::new(product.workspace, product.workspace_bytes, true));
             }
@@ -243,8 +244,8 @@ mod tests {
             }
             for k in 0..works.len() {
                 for earlier in 0..k {
-                        let pair = works[k].iter().filter(touching).any(|a| {
-                        works[earlier].iter().filter(touching).any(|b| a.conflicts(b))
+                        let pair = works[k].iter().any(|a| {
+                        works[earlier].iter().any(|b| a.conflicts(b))
                     });
                     assert!(!pair || reach[k][earlier], "{k} does not wait for {earlier}: {works:?}");
                 }

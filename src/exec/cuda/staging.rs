@@ -264,8 +264,7 @@ impl Staging {
             target.copy_from_slice(tensor.bytes());
         }
         self.copies.wait_for(&self.taken)?;
-        // SAFETY: both have this size, and live as long as the executable, which waits for the end of all
-        // work before it goes.
+        // SAFETY: both have this size, and live until all work of both streams was waited for (`drop`).
         unsafe { result::memcpy_htod_async(self.slot.address(), up, self.copies.raw()) }
             .during("uploading the inputs")?;
         self.is_uploading = true;
@@ -336,6 +335,16 @@ impl Staging {
             .iter()
             .map(|(part, at)| part.tensor(down.get(*at..*at + part.bytes).ok_or_else(missing)?, page))
             .collect()
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // Copies may be on their way, also of an upload whose step never started. A device that is lost
+        // makes none.
+        for stream in [&self.copies, &self.compute] {
+            let _ = stream.wait("ending a step");
+        }
     }
 }
 

@@ -49,8 +49,6 @@ pub(super) struct Launch {
     pub function: Arc<str>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Dynamic shared memory.
-    pub shared_bytes: u32,
     pub args: Vec<Arg>,
 }
 
@@ -83,6 +81,10 @@ pub(super) struct Product {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
+    /// The first element of what is added to the sums, stored as `c` is; it may be `c` itself.
+    pub plus: Option<Address>,
+    /// Whether f32 operands may be rounded to TF32.
+    pub tf32: bool,
     /// What the product may use of the arena beside its operands.
     pub workspace: Address,
     pub workspace_bytes: u64,

@@ -73,7 +73,6 @@ pub(in crate::exec::cuda) fn launch(source: Arc<str>, launches: &[&Launch]) -> O
         function: format!("{}_merged", first.function).into(),
         grid: [u32::try_from(next).ok()?, 1, 1],
         block: first.block,
-        shared_bytes: 0,
         args: vec![Arg::Table(table.into()), Arg::I64(launches.len() as i64)],
     })
 }

@@ -115,6 +115,8 @@ fn library(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) ->
             a: shifted(a, offsets[0], inner.strides[0]),
             b: shifted(b, offsets[1], inner.strides[1]),
             c: shifted(c_matrix, offsets[2], inner.strides[2]),
+            plus: None,
+            tf32: false,
             workspace: c_matrix.at,
             workspace_bytes: 0,
         })

@@ -80,9 +80,9 @@ pub(super) fn reader(plan: &Plan, id: OpId, group: &Elementwise) -> Result<Reade
     for (k, input) in call.args.iter().enumerate() {
         let ty = element(input.dtype());
         // Writing to a string cannot fail.
-        let _ = writeln!(fields, "    const {ty}* i{k};");
-        let _ = write!(parameters, "const {ty}* i{k}, ");
-        let _ = write!(names, "i{k}, ");
+        let _ = writeln!(fields, "    const {ty}* in{k};");
+        let _ = write!(parameters, "const {ty}* in{k}, ");
+        let _ = write!(names, "in{k}, ");
     }
     let ty = element(output.dtype());
     let text = format!(
@@ -165,7 +165,7 @@ impl<'a> Generator<'a> {
         let mut text = format!("typedef {} I;\n", index_type(reach));
         text.push_str("extern \"C\" __global__ void elementwise(");
         for (k, input) in self.call.args.iter().enumerate() {
-            let _ = write!(text, "const {}* i{k}, ", element(input.dtype()));
+            let _ = write!(text, "const {}* in{k}, ", element(input.dtype()));
         }
         for (k, output) in self.call.results.iter().enumerate() {
             let _ = write!(text, "{}* o{k}, ", element(output.dtype()));
@@ -257,9 +257,9 @@ impl<'a> Generator<'a> {
             let ty = element(input.dtype());
             let _ = match (self.packed, self.inner_stride(k)) {
                 (true, 1) => {
-                    writeln!(self.before, "    Pack<{ty}> a{k} = *(const Pack<{ty}>*)(i{k} + at{k});")
+                    writeln!(self.before, "    Pack<{ty}> a{k} = *(const Pack<{ty}>*)(in{k} + at{k});")
                 }
-                (true, _) => writeln!(self.before, "    {ty} a{k} = i{k}[at{k}];"),
+                (true, _) => writeln!(self.before, "    {ty} a{k} = in{k}[at{k}];"),
                 (false, _) => Ok(()),
             };
         }
