@@ -12,6 +12,7 @@ use super::{
     Evaluator, Mode,
     args::Args,
     errors::Eval,
+    shard,
     value::{Cell, Optimizer, Step, Value, cells_of, lock},
 };
 use rustc_hash::FxHashSet;
@@ -257,7 +258,7 @@ impl Evaluator {
     }
 
     /// The number of a rank and of all, in the name of its own file.
-    fn rank_path(&self, path: &Path) -> PathBuf {
+    pub(super) fn rank_path(&self, path: &Path) -> PathBuf {
         let (rank, world) = (self.comm.rank(), self.comm.world());
         path.with_extension(format!("rank{rank}of{world}.safetensors"))
     }
@@ -278,8 +279,9 @@ impl Evaluator {
     }
 
     pub(super) fn load_into(&mut self, path: &Path, contents: &Contents, at: Span) -> Eval<()> {
-        let known: Vec<Arc<Cell>> =
+        let states: Vec<Arc<Cell>> =
             contents.optimizers.iter().flat_map(|o| lock(&o.state_order).to_vec()).collect();
+        let known = shard::states_by_name(&states);
         if self.mode == Mode::Run {
             self.prepare_partly_loaded(contents, at)?;
         }
@@ -359,8 +361,8 @@ impl Evaluator {
         }
         for (name, tensor) in states {
             let mut is_known = false;
-            for state in &known {
-                is_known = is_known || self.set_state(state, &name, &tensor, at)?;
+            for state in known.get(&name).into_iter().flatten() {
+                is_known = is_known || self.set_state(state, &tensor, at)?;
             }
             // Others are made when a step that uses them is compiled.
             if !is_known {

@@ -9,7 +9,6 @@ use super::{
     Evaluator,
     args::Args,
     errors::{Eval, Halt},
-    tensor,
     value::{Cx, Hook, Tree, Value},
 };
 use crate::{
@@ -61,8 +60,10 @@ impl Evaluator {
             ));
         };
         let gradients = self.expr(cx, target)?;
+        // What was gathered before is not needed for the buckets.
+        self.frame(span)?.end_gather();
         self.refuse_parts(&gradients, target_span)?;
-        self.check_ranks(cx, over, name)?;
+        self.check_ranks(cx, over, codes::BAD_OPTION, &format!("sync {name} over"))?;
         let limit = self.bucket_bytes(cx, options)?;
         let hook = match with {
             Some(with) => Some(self.hook_expr(cx, with)?),
@@ -81,55 +82,25 @@ impl Evaluator {
         Ok(Value::Unit)
     }
 
-    /// `over 4` must be the number of ranks that there are.
-    fn check_ranks(&mut self, cx: &Cx, over: ExprId, name: &Name) -> Eval<()> {
-        let at = cx.ast.expr(over).span;
-        let (ranks, known) = self.int_expr(cx, over)?;
-        let world = self.settings.world;
-        if !known || ranks == i64::from(world) {
-            return Ok(());
-        }
-        if ranks < 1 {
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::BAD_OPTION,
-                    at,
-                    format!("`sync {name} over {ranks}`: there is at least one rank"),
-                )
-                .help("`over world` means all ranks"),
-            ));
-        }
-        let s = if world == 1 { "" } else { "s" };
-        Err(self.report(
-            Diagnostic::error(
-                codes::BAD_OPTION,
-                at,
-                format!("`sync {name} over {ranks}` in a program of {world} rank{s}"),
-            )
-            .help(format!("start it with `--world {ranks}`, or write `over world` for any number of ranks")),
-        ))
-    }
-
     fn bucket_bytes(&mut self, cx: &Cx, options: &[Arg]) -> Eval<u64> {
         let mut bytes = BUCKET;
         for option in options {
             let at = cx.ast.expr(option.value).span;
             match option.name.as_ref().map(|n| &*n.name) {
-                Some("bucket") => match self.expr(cx, option.value)? {
-                    Value::Int(size) if size > 0 => bytes = size.unsigned_abs(),
-                    Value::Float(size) if size >= 1.0 => bytes = size as u64,
-                    other => {
-                        let kind = other.kind();
+                Some("bucket") => {
+                    let help = "write `bucket: 25 MiB`";
+                    bytes = self.bytes_expr(cx, option.value, codes::BAD_OPTION, "`bucket`", help)?;
+                    if bytes == 0 {
                         return Err(self.report(
                             Diagnostic::error(
                                 codes::BAD_OPTION,
                                 at,
-                                format!("`bucket` is a size in bytes, got {kind}"),
+                                "`bucket: 0` leaves no room for a gradient",
                             )
-                            .help("write `bucket: 25 MiB`"),
+                            .help(help),
                         ));
                     }
-                },
+                }
                 name => {
                     let message = format!("`sync` has no option `{}`", name.unwrap_or_default());
                     return Err(self.report(
@@ -238,12 +209,9 @@ impl Evaluator {
     }
 
     fn mean_over_ranks(&mut self, bucket: Value, span: Span) -> Eval {
-        let Some(function) = tensor::find("all_reduce") else {
-            return Err(self.error(codes::INTERNAL, span, "there is no `all_reduce`"));
-        };
         let mean = Ident { name: "mean".into(), span };
         let args = Args { positional: vec![(bucket, span)], named: vec![(mean, Value::Bool(true), span)] };
-        self.call_tensor_function(function, args, span)
+        self.call_tensor_function_named("all_reduce", args, span)
     }
 
     /// What a hook gives has the type of its bucket.

@@ -6,9 +6,8 @@ use super::{
     Evaluator,
     args::Args,
     errors::Eval,
-    persistent::Group,
     tensor,
-    value::{Cell, Tree, Value, cells_of},
+    value::{Tree, Value, cells_of},
 };
 use crate::{
     codes,
@@ -76,7 +75,7 @@ impl Evaluator {
         for (cell, value) in &tree.entries {
             let start = self.frames.last().map_or(0, |f| f.graph.len() as u32);
             let mapped = value.as_ref().map(|v| map(self, v)).transpose()?;
-            if let (Some(Value::Tensor(seen)), Some(group)) = (value, group_of(cell)) {
+            if let (Some(Value::Tensor(seen)), Some(group)) = (value, cell.spread()) {
                 let span = cell.span;
                 let span = self.calls.last().map_or(span, |call| call.span);
                 self.check_elementwise(start, &[seen.value], &group, "a function of gradients", span)?;
@@ -124,8 +123,8 @@ impl Evaluator {
                 let (id, _) = ev.tensor_value(value, span)?;
                 let wide = ev.build(span, |f| f.graph.cast(id, dtype))?;
                 let wide = ev.graph_value(wide, false);
-                let square = ev.call_tensor_function_named("square", wide, span)?;
-                let sum = ev.call_tensor_function_named("sum", square, span)?;
+                let square = ev.call_tensor_function_named("square", Args::one(wide, span), span)?;
+                let sum = ev.call_tensor_function_named("sum", Args::one(square, span), span)?;
                 let [whole, parts] = &mut totals;
                 let total = if cell.group().is_some() { parts } else { whole };
                 *total = Some(match total.take() {
@@ -135,7 +134,9 @@ impl Evaluator {
             }
             let [whole, parts] = totals;
             let parts = match parts {
-                Some(parts) => Some(ev.call_tensor_function_named("all_reduce", parts, span)?),
+                Some(parts) => {
+                    Some(ev.call_tensor_function_named("all_reduce", Args::one(parts, span), span)?)
+                }
                 None => None,
             };
             let total = match (whole, parts) {
@@ -212,9 +213,4 @@ impl Evaluator {
             .collect();
         Ok(Value::Tree(Arc::new(Tree { root: part, entries })))
     }
-}
-
-/// The group of a parameter or of a rank's part.
-fn group_of(cell: &Cell) -> Option<Arc<Group>> {
-    cell.group().or_else(|| cell.home()?.group.upgrade())
 }

@@ -128,9 +128,9 @@ impl Evaluator {
                 pairs
             }
             Value::List(_) | Value::Tuple(_) | Value::Tensor(_)
-                if cells.iter().any(|c| c.part().is_some()) =>
+                if cells.iter().any(|c| c.home().is_some()) =>
             {
-                if let Some(cell) = cells.iter().find(|c| c.part().is_some()) {
+                if let Some(cell) = cells.iter().find(|c| c.home().is_some()) {
                     self.need_whole(cell, grads_span)?;
                 }
                 Vec::new()
@@ -161,15 +161,11 @@ impl Evaluator {
     }
 
     pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
-        // A parameter of a sharded model that was read outside of its unit stays gathered until here.
-        if let Some(frame) = self.frames.last_mut() {
-            frame.end_gather();
-        }
         match self.frames.last() {
             Some(frame) if matches!(frame.graph.cursor.role, Role::Update { .. }) => {
                 Err(self.error(codes::ONLY_IN_STEP, span, format!("`{what}` in the body of an optimizer")))
             }
-            Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.current_region() {
+            Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.written_region() {
                 None => Ok(()),
                 Some(_) => Err(self.error(
                     codes::ONLY_IN_STEP,

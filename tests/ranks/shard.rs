@@ -259,14 +259,19 @@ fn error(world: u32, text: &str) -> String {
 
 #[test]
 fn what_cannot_be_spread() {
-    assert_eq!(
-        error(2, "shard flat net by Layer over 0"),
-        "`over 0`: a model is spread over at least one rank"
-    );
-    assert_eq!(error(2, "shard flat net by Layer over 3"), "`over 3`, and 2 ranks run the program");
-    assert_eq!(error(1, "shard flat net by Layer over 4"), "`over 4`, and one rank runs the program");
+    assert_eq!(error(2, "shard flat net by Layer over 0"), "`over 0`: there is at least one rank");
+    assert_eq!(error(2, "shard flat net by Layer over 3"), "`over 3` in a program of 2 ranks");
+    assert_eq!(error(1, "shard flat net by Layer over 4"), "`over 4` in a program of 1 rank");
     assert_eq!(error(2, "shard flat net by nn.Conv2d"), "there is no `nn.Conv2d` in a model `Net` `net`");
     assert_eq!(error(2, "shard flat net by 3"), "a unit is a model that is declared, got a whole number");
+    assert_eq!(
+        error(2, "shard flat net by [Layer, 3]"),
+        "a unit is a model that is declared, got a whole number"
+    );
+    assert_eq!(
+        error(2, "shard flat net by [Layer, nn.Conv2d]"),
+        "there is no `nn.Conv2d` in a model `Net` `net`"
+    );
     assert_eq!(
         error(2, "shard flat net by Layer, prefetch: -1"),
         "`prefetch` is a number of units, 0 or more, got -1"
@@ -305,6 +310,19 @@ fn what_cannot_be_spread() {
             ),
             "`f.lars` takes the `sum` of a parameter, and `net` is one vector of several"
         );
+        for of in ["p", "g", "m"] {
+            let optimizer = format!(
+                "optimizer own(lr) {{ state m = zeros_like(p)\n m := m + g\n let n = {of}.shape[0]\n p := p - lr * m / n }}\n"
+            );
+            assert_eq!(
+                error(world, &format!("{optimizer}{}", step("minimize l over net with own(lr: 0.1)"))),
+                "`.shape` of a parameter of `net`, which is spread over the ranks"
+            );
+        }
+        assert_eq!(
+            error(world, &step("let g = grad(l, net)\n update net with optim.sgd(lr: 0.1), [net.first.w]")),
+            "the gradient of `net.first.w` alone: each rank has a part of the gradient of its unit"
+        );
         assert_eq!(
             error(world, &step("let g = grad(l, net).first")),
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
@@ -322,6 +340,48 @@ fn what_cannot_be_spread() {
         error(2, &step("budget 1 MiB\n minimize l over net with optim.sgd(lr: 0.1)")),
         "`budget` in a step whose model is spread over the ranks"
     );
+}
+
+/// A number that only the run knows is judged there.
+#[test]
+fn ranks_that_the_run_counts() {
+    let text = |count: &str| {
+        format!(
+            "{USES}{MLP}\nlet net = Net()\nlet n = int(sum(ones([{count}])))\nshard flat net by Layer over n"
+        )
+    };
+    for (count, expected) in [("2", None), ("3", Some("`over 3` in a program of 2 ranks"))] {
+        let found = on_ranks(&compile(2, &text(count)), |session, _| {
+            session.run().map(|_| ()).map_err(|error| messages(&error)).err()
+        });
+        assert!(found.iter().any(|message| message.as_deref() == expected), "{count}: {found:?}");
+    }
+}
+
+/// What a unit has gathered stays for a statement that only asks about the step.
+#[test]
+fn a_contract_in_a_unit_changes_nothing() {
+    let text = |statement: &str| {
+        let models = MLP.replace(
+            "= x + b(tanh(a(x)))",
+            &format!("{{\n    let y = a(x)\n    {statement}\n    x + b(tanh(y))\n  }}"),
+        );
+        format!(
+            "{USES}{models}\nlet net = Net()\nshard flat net by Layer over world\n\
+             step train(x: f32[8, 6]) {{\n let l = mean(square(net(x)))\n minimize l over net with optim.sgd(lr: 0.1)\n return l }}"
+        )
+    };
+    let plan = |statement: &str| compile(2, &text(statement)).plan("train").expect("it is planned").clone();
+    let (plain, with) = (plan(""), plan("ensure peak <= 1 GiB"));
+    let starts = |plan: &tg::plan::Plan| {
+        plan.graph.nodes().filter(|n| matches!(n.op(), tg::ops::Op::CollectiveStart(_))).count()
+    };
+    assert_eq!(starts(&with), starts(&plain));
+    assert_eq!(with.peak_bytes(), plain.peak_bytes());
+    assert_eq!(with.graph.len(), plain.graph.len());
+    let in_region = "let z = checkpoint < { ensure peak <= 1 GiB; y } >";
+    let refused = messages(&failed(try_compile(2, &text(in_region))));
+    assert!(refused.lines().all(|line| line == "`ensure` inside of `checkpoint < … >`"), "{refused}");
 }
 
 /// A parameter is read outside of the calls of its unit, after them and between them: each time its unit is

@@ -64,8 +64,7 @@ impl Evaluator {
     /// An error where gradients are those of a model that is spread over the ranks.
     pub(in crate::check) fn refuse_parts(&mut self, gradients: &Value, span: Span) -> Eval<()> {
         let Value::Tree(tree) = gradients else { return Ok(()) };
-        let group = |cell: &Arc<Cell>| cell.group().or_else(|| cell.home()?.group.upgrade());
-        let Some(group) = tree.entries.iter().find_map(|(cell, _)| group(cell)) else { return Ok(()) };
+        let Some(group) = tree.entries.iter().find_map(|(cell, _)| cell.spread()) else { return Ok(()) };
         Err(self.report(
             Diagnostic::error(
                 codes::SHARD,
@@ -160,6 +159,8 @@ impl Evaluator {
     /// Whether a value of the graph is a part, or was computed of parts element by element.
     pub(in crate::check) fn part_group(&self, value: &Value) -> Option<Arc<Group>> {
         match value {
+            // With one rank an optimizer sees the parameter itself, which counts as its own part.
+            Value::Param(cell) if self.in_optimizer() => cell.spread(),
             Value::Param(cell) => cell.group(),
             Value::Tensor(GraphTensor { frame, value, .. }) => {
                 let frame = self.frames.iter().rev().find(|f| f.id == *frame)?;
@@ -178,10 +179,8 @@ fn first_of_several(graph: &Graph, start: u32, seen: &[ValueId]) -> Option<(Node
             continue;
         }
         let is_elementwise = match node.op() {
-            Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_) | Op::StopGrad(_) => {
-                true
-            }
-            Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
+            op if op.is_elementwise() => true,
+            Op::StopGrad(_) | Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
             // Scalars that were computed elsewhere.
             op => op.memory().alias == Alias::View && keeps_shape(graph, node.args(), node.result(0)),
         };
