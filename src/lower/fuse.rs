@@ -150,9 +150,7 @@ impl Fusion<'_> {
             return group;
         }
         let is_scalar = self.of_scalars.get(node.id.0 as usize) == Some(&true) && used == Use::Memory;
-        if is_scalar
-            && let Some(group) = self.scalars.filter(|&group| has_room(&self.sizes, group))
-        {
+        if is_scalar && let Some(group) = self.scalars.filter(|&group| has_room(&self.sizes, group)) {
             return group;
         }
         let key = match (node.role(), used) {

@@ -130,5 +130,5 @@ fn tf32_is_used_where_it_is_asked_for() {
     };
     let Some(exact) = run(&[]) else { return };
     assert_eq!(exact, "16.003906");
-    assert_eq!(run(&["--tf32"]).as_deref(), Some("16"));
+    assert_eq!(run(&["--tf32"]).as_deref(), Some("16.0"));
 }

@@ -130,7 +130,9 @@ impl Executable {
         steps.iter_mut().for_each(|step| step.set_tf32(cuda.tf32));
         let stretches = if cuda.checks { None } else { Some(prepare::stretches(places, &steps)?) };
         let all: Vec<Vec<&Work>> = match &stretches {
-            Some(all) => all.iter().map(|stretch| stretch.works.iter().map(|(_, work)| work).collect()).collect(),
+            Some(all) => {
+                all.iter().map(|stretch| stretch.works.iter().map(|(_, work)| work).collect()).collect()
+            }
             None => steps.iter().map(|step| step.works().iter().collect()).collect(),
         };
         let wanted: Vec<_> = all.iter().flat_map(|works| launches(works.iter().copied())).collect();
@@ -205,7 +207,8 @@ impl Executable {
         // Also where the step does not start: what was uploaded belongs to this call of it.
         let is_uploaded = std::mem::take(&mut self.is_uploaded);
         check_slots(&plan.graph, slots.iter().map(Persistent::ty)).map_err(fail)?;
-        let is_as_prepared = cuda.checks == self.stretches.is_none() && Arc::ptr_eq(&self.context, &cuda.context);
+        let is_as_prepared =
+            cuda.checks == self.stretches.is_none() && Arc::ptr_eq(&self.context, &cuda.context);
         if !is_uploaded || !is_as_prepared {
             return Err(fail(OpError::new("internal: a step starts without its inputs, or elsewhere")));
         }

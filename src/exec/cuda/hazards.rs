@@ -237,16 +237,13 @@ mod tests {
                     let pair = works[k].iter().any(|a| works[earlier].iter().any(|b| a.conflicts(b)));
                     assert!(pair, "{k} waits for {earlier} without need: {works:?}");
                     reach[k][earlier] = true;
-                    for through in 0..works.len() {
-                        reach[k][through] |= reach[earlier][through];
-                    }
+                    let through = reach[earlier].clone();
+                    reach[k].iter_mut().zip(through).for_each(|(own, other)| *own |= other);
                 }
             }
             for k in 0..works.len() {
                 for earlier in 0..k {
-                        let pair = works[k].iter().any(|a| {
-                        works[earlier].iter().any(|b| a.conflicts(b))
-                    });
+                    let pair = works[k].iter().any(|a| works[earlier].iter().any(|b| a.conflicts(b)));
                     assert!(!pair || reach[k][earlier], "{k} does not wait for {earlier}: {works:?}");
                 }
             }

@@ -52,7 +52,9 @@ pub(super) fn instead(
     let mut instead: Vec<Option<Instead>> = steps.iter().map(|_| None).collect();
     for (at, step) in steps.iter().enumerate() {
         for operand in candidates(plan, step.op) {
-            let Some(&maker) = makers.get(&operand.buffer).filter(|_| is_own(operand.buffer)) else { continue };
+            let Some(&maker) = makers.get(&operand.buffer).filter(|_| is_own(operand.buffer)) else {
+                continue;
+            };
             if maker >= at || at - maker > BETWEEN || instead.get(maker).is_none_or(Option::is_some) {
                 continue;
             }
@@ -71,13 +73,15 @@ pub(super) fn instead(
             }
             let computed = match operand.reads {
                 Reads::Reduction if is_readable(plan, made_by.op) => {
-                    Some((Vec::new(), kernels::reduced(plan, made_by.op, step.op)?))
+                    let works = kernels::reduced(plan, made_by.op, step.op)?;
+                    Some(Computed { before: Vec::new(), works })
                 }
                 Reads::Reduction => None,
                 Reads::Sum { plus } => sum(plan, made_by, step, operand.buffer, plus)?,
             };
-            let Some((before, works)) = computed else { continue };
-            let of_step = own.iter().filter(|touch| touch.writes || matches!(operand.reads, Reads::Sum { .. }));
+            let Some(Computed { before, works }) = computed else { continue };
+            let of_step =
+                own.iter().filter(|touch| touch.writes || matches!(operand.reads, Reads::Sum { .. }));
             let touches = reads().chain(of_step).cloned().collect();
             if let Some(entry) = instead.get_mut(maker) {
                 *entry = Some(Instead { works: before, touches: of_maker.clone() });
@@ -89,6 +93,12 @@ pub(super) fn instead(
         }
     }
     Ok(instead)
+}
+
+/// What a step does whose result another one computes, and what that one does.
+struct Computed {
+    before: Vec<Work>,
+    works: Vec<Work>,
 }
 
 /// How a step reads an operand that it could compute itself.
@@ -138,7 +148,7 @@ fn sum(
     sum: &Step,
     made: BufferId,
     plus: usize,
-) -> Result<Option<(Vec<Work>, Vec<Work>)>, OpError> {
+) -> Result<Option<Computed>, OpError> {
     let Some(Kernel::Elementwise(group)) = plan.kernels.get(sum.op.0 as usize) else { return Ok(None) };
     let ([(_, to)], Some(plus)) = (&*group.outputs, group.inputs.get(plus)) else { return Ok(None) };
     let at = |access: &Access| {
@@ -156,7 +166,7 @@ fn sum(
         let works = kernels::norm_sum(plan, maker.op, made, plus, to)?;
         return Ok(works.map(|mut works| {
             let adding = works.pop();
-            (works, adding.into_iter().collect())
+            Computed { before: works, works: adding.into_iter().collect() }
         }));
     };
     let is_exact = matches!(product.dtype, DType::F32 | DType::F64) && to.ty.dtype() == product.dtype;
@@ -167,7 +177,7 @@ fn sum(
     }
     let c = Matrix { at: to_at, ..product.c };
     let product = Product { c, plus: Some(plus_at), ..product.clone() };
-    Ok(Some((Vec::new(), vec![Work::Product(product)])))
+    Ok(Some(Computed { before: Vec::new(), works: vec![Work::Product(product)] }))
 }
 
 /// The buffer that a reduction reads all of, in the order in which it lies there.

@@ -82,7 +82,9 @@ impl Sources {
 /// For each work, which others it can be one launch with; and how many kinds there are. `None` for what is
 /// always alone.
 fn kinds(works: &[(OpId, Work)]) -> (Vec<Option<u32>>, usize) {
-    let mut known: FxHashMap<(&Arc<str>, &Arc<str>, [u32; 3]), u32> = FxHashMap::default();
+    // By source, function and threads of a block.
+    type Kind<'a> = (&'a Arc<str>, &'a Arc<str>, [u32; 3]);
+    let mut known: FxHashMap<Kind, u32> = FxHashMap::default();
     let kinds = works.iter().map(|(_, work)| match work {
         Work::Launch(launch) if merged::can_merge(launch) => {
             let next = known.len() as u32;
@@ -116,7 +118,8 @@ fn groups(before: &[Vec<u32>], kinds: &[Option<u32>], count: usize) -> Vec<Vec<u
     }
     let kind = |work: u32| kinds.get(work as usize).copied().flatten();
     let mut waiting: Vec<usize> = before.iter().map(Vec::len).collect();
-    let mut ready = Ready { alone: BTreeSet::new(), of_kind: vec![BTreeSet::new(); count], kinds: BTreeSet::new() };
+    let mut ready =
+        Ready { alone: BTreeSet::new(), of_kind: vec![BTreeSet::new(); count], kinds: BTreeSet::new() };
     let mut to_come = vec![0usize; count];
     for kind in kinds.iter().flatten() {
         if let Some(number) = to_come.get_mut(*kind as usize) {
@@ -233,7 +236,8 @@ mod tests {
                     [false, false, true].map(touch).to_vec()
                 })
                 .collect();
-            let kinds: Vec<Option<u32>> = (0..count).map(|_| random(4).checked_sub(1).map(|k| k as u32)).collect();
+            let kinds: Vec<Option<u32>> =
+                (0..count).map(|_| random(4).checked_sub(1).map(|k| k as u32)).collect();
             let groups = groups(&hazards::before(&touches), &kinds, 3);
             let mut place = vec![None; count];
             for (at, group) in groups.iter().enumerate() {

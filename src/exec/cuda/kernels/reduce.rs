@@ -133,13 +133,7 @@ fn located(name: &str, walk: &Walk<1>) -> String {
     locate(name, &sizes, &strides)
 }
 
-fn source(
-    x: &Tensor,
-    reduce: &Reduce,
-    kept: &Walk<1>,
-    over: &Walk<1>,
-    reader: Option<&Reader>,
-) -> String {
+fn source(x: &Tensor, reduce: &Reduce, kept: &Walk<1>, over: &Walk<1>, reader: Option<&Reader>) -> String {
     let dtype = x.dtype();
     let is_float = dtype.is_float();
     let (fold, neutral) = match (reduce.kind, is_float) {
