@@ -14,8 +14,9 @@ use super::{
     kernels,
     memory::Captured,
     module::Function,
-    prepare::{self, Action, Step},
+    prepare::{self, Action, Step, Stretch},
     session::Cuda,
+    spread::spread,
     staging::{Constants, Fault, Staging, Words},
     work::{Address, Work},
 };
@@ -37,7 +38,9 @@ pub struct Executable {
     pub(super) plan: Arc<Plan>,
     pub(super) context: Arc<Context>,
     pub(super) steps: Vec<Step>,
-    /// Those of the launches of each step.
+    /// What runs in the places of the plan; `None` where each op runs by itself in checked memory.
+    pub(super) stretches: Option<Vec<Stretch>>,
+    /// Those of the launches of each stretch, or else of each step.
     pub(super) functions: Vec<Vec<Function>>,
     /// Goes before the constants and what is recorded: it waits for the work that uses them.
     pub(super) staging: Staging,
@@ -121,19 +124,27 @@ impl Executable {
     /// Checks that every operand lies inside its buffer, and compiles and loads all kernels.
     pub fn new(cuda: &Cuda, plan: Arc<Plan>) -> Result<Executable, OpError> {
         cuda.admits(&plan)?;
-        let steps = prepare::steps(&plan)?;
-        let all: Vec<&[Work]> = steps.iter().map(Step::works).collect();
-        let wanted: Vec<_> = all.iter().flat_map(|works| launches(works.iter())).collect();
+        let spread = if cuda.checks { None } else { Some(spread(&plan)) };
+        let places = spread.as_ref().unwrap_or(&plan);
+        let mut steps = prepare::steps(places)?;
+        steps.iter_mut().for_each(|step| step.set_tf32(cuda.tf32));
+        let stretches = if cuda.checks { None } else { Some(prepare::stretches(places, &steps)?) };
+        let all: Vec<Vec<&Work>> = match &stretches {
+            Some(all) => {
+                all.iter().map(|stretch| stretch.works.iter().map(|(_, work)| work).collect()).collect()
+            }
+            None => steps.iter().map(|step| step.works().iter().collect()).collect(),
+        };
+        let wanted: Vec<_> = all.iter().flat_map(|works| launches(works.iter().copied())).collect();
         let mut loaded = cuda.context.modules.functions(&wanted)?.into_iter();
         let functions = all.iter().map(|works| {
-            let count = launches(works.iter()).count();
+            let count = launches(works.iter().copied()).count();
             loaded.by_ref().take(count).collect()
         });
         let functions = functions.collect();
         let staging = Staging::new(cuda, &plan)?;
         let uploaded: Vec<&Arc<[u8]>> = all
             .iter()
-            .copied()
             .flatten()
             .filter_map(|work| if let Work::Upload { bytes, .. } = work { Some(bytes) } else { None })
             .collect();
@@ -145,6 +156,7 @@ impl Executable {
             plan,
             context,
             steps,
+            stretches,
             functions,
             staging,
             constants,
@@ -195,7 +207,9 @@ impl Executable {
         // Also where the step does not start: what was uploaded belongs to this call of it.
         let is_uploaded = std::mem::take(&mut self.is_uploaded);
         check_slots(&plan.graph, slots.iter().map(Persistent::ty)).map_err(fail)?;
-        if !is_uploaded || !Arc::ptr_eq(&self.context, &cuda.context) {
+        let is_as_prepared =
+            cuda.checks == self.stretches.is_none() && Arc::ptr_eq(&self.context, &cuda.context);
+        if !is_uploaded || !is_as_prepared {
             return Err(fail(OpError::new("internal: a step starts without its inputs, or elsewhere")));
         }
         if cancel.load(Ordering::Relaxed) {
@@ -214,7 +228,7 @@ impl Executable {
             .collect::<Option<Vec<CUdeviceptr>>>()
             .ok_or_else(|| fail(OpError::new("internal: a persistent tensor that is not on the device")))?;
         let call = Call { page, cancel, link };
-        let result = if cuda.checks {
+        let result = if self.stretches.is_none() {
             self.run_checked(cuda, addresses, slots, call)
         } else {
             self.start_planned(cuda, addresses, slots, call)
@@ -316,19 +330,11 @@ impl Executable {
     fn bind(&self, arena: CUdeviceptr, slots: Vec<CUdeviceptr>) -> Result<Binding, OpError> {
         let words = self.staging.words();
         let memory = Planned { arena, slots: &slots, words, constants: &self.constants };
-        let mut parts = vec![Part { bound: Vec::new(), captured: None, host: None, writes: false }];
-        for (step, functions) in self.steps.iter().zip(&self.functions) {
-            let Some(part) = parts.last_mut() else { break };
-            part.writes |= step.writes;
-            match &step.action {
-                Action::Device(works) => {
-                    part.bound.extend(bind_all(&self.context, step.op, works, functions, &memory)?);
-                }
-                Action::Host(_) => {
-                    part.host = Some(step.op);
-                    parts.push(Part { bound: Vec::new(), captured: None, host: None, writes: false });
-                }
-            }
+        let mut parts = Vec::new();
+        for (stretch, functions) in self.stretches.iter().flatten().zip(&self.functions) {
+            let works = stretch.works.iter().map(|(op, work)| (*op, work));
+            let bound = bind_all(&self.context, works, functions, &memory)?;
+            parts.push(Part { bound, captured: None, host: stretch.host, writes: stretch.writes });
         }
         Ok(Binding { arena, slots, parts, is_warm: false })
     }
@@ -353,16 +359,15 @@ pub(super) struct Call<'a, 'l> {
     pub link: &'a mut Link<'l>,
 }
 
-pub(super) fn bind_all(
+pub(super) fn bind_all<'a>(
     context: &Context,
-    op: OpId,
-    works: &[Work],
+    works: impl Iterator<Item = (OpId, &'a Work)>,
     functions: &[Function],
     memory: &dyn Memory,
 ) -> Result<Vec<Bound>, OpError> {
     let mut functions = functions.iter().copied();
     let mut bound = Vec::new();
-    for work in works {
+    for (op, work) in works {
         let function = matches!(work, Work::Launch(_)).then(|| functions.next()).flatten();
         bound.extend(bind(context, op, work, function, memory)?);
     }

@@ -27,6 +27,7 @@ pub struct Cuda {
     pub(super) copies: Arc<Stream>,
     arena: Option<Block>,
     pub(super) checks: bool,
+    pub(super) tf32: bool,
     /// Whether steps are recorded.
     pub(super) records: bool,
     /// Free bytes of the device before this session took any.
@@ -44,6 +45,7 @@ impl Cuda {
             copies: Arc::new(Stream::new(&context)?),
             arena: None,
             checks: env::var_os(CHECK_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
+            tf32: false,
             records: env::var_os(RECORD_VARIABLE).is_none_or(|value| value != "0"),
             free_before: context.memory()?.0,
             taken: 0,
@@ -64,6 +66,11 @@ impl Cuda {
     /// Whether every buffer gets memory of its own, and ops run one by one.
     pub fn set_checks(&mut self, on: bool) {
         self.checks = on;
+    }
+
+    /// Whether f32 products may round their operands to TF32.
+    pub fn set_tf32(&mut self, on: bool) {
+        self.tf32 = on;
     }
 
     /// As users name it: `cuda:0`.

@@ -1,6 +1,10 @@
 //! What is told of a step on a device: how much it gives the device to do.
 
-use super::{executable::Executable, prepare::Action, work::Work};
+use super::{
+    executable::Executable,
+    prepare::{Action, Step},
+    work::Work,
+};
 
 /// How much a step gives the device to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,21 +39,16 @@ impl Executable {
     pub fn stats(&self) -> Stats {
         let mut stats =
             Stats { beside_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
-        for step in &self.steps {
-            match &step.action {
-                Action::Host(_) => stats.parts += 1,
-                Action::Device(works) => {
-                    for work in works {
-                        match work {
-                            Work::Launch(_) => stats.kernels += 1,
-                            Work::Product(_) => stats.products += 1,
-                            _ => stats.copies += 1,
-                        }
-                    }
-                }
-            }
+        let mut count = |work: &Work| match work {
+            Work::Launch(_) => stats.kernels += 1,
+            Work::Product(_) => stats.products += 1,
+            _ => stats.copies += 1,
+        };
+        match &self.stretches {
+            Some(stretches) => stretches.iter().flat_map(|s| &s.works).for_each(|(_, work)| count(work)),
+            None => self.steps.iter().flat_map(Step::works).for_each(count),
         }
-        stats.parts += 1;
+        stats.parts = 1 + self.steps.iter().filter(|step| matches!(step.action, Action::Host(_))).count();
         let parts = self.binding.as_ref().map(|binding| &binding.parts);
         stats.is_recorded = parts.is_some_and(|parts| {
             parts.iter().any(|part| part.captured.is_some())
