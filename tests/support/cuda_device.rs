@@ -111,8 +111,7 @@ impl Kept {
 /// Where a step is given its persistent tensors, and what it is shown.
 fn run_on(
     runner: &mut Runner,
-    prepared: &mut Prepared,
-    kept: &mut Kept,
+    (prepared, kept): (&mut Prepared, &mut Kept),
     slots: &mut [Tensor],
     inputs: &[Tensor],
     page: &ScalarPage,
@@ -150,8 +149,7 @@ pub fn eval(
             let mut own = slots.to_vec();
             let run = run_on(
                 &mut bench.checked,
-                &mut guarded,
-                &mut Kept::default(),
+                (&mut guarded, &mut Kept::default()),
                 &mut own,
                 inputs,
                 page,
@@ -163,7 +161,7 @@ pub fn eval(
             bench.last = Some((graph.clone(), plan, prepared, Kept::default()));
         }
         let Some((_, plan, prepared, kept)) = &mut bench.last else { unreachable!("made above") };
-        let run = run_on(&mut bench.planned, prepared, kept, slots, inputs, page, &go, silent())?;
+        let run = run_on(&mut bench.planned, (prepared, kept), slots, inputs, page, &go, silent())?;
         assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes, "bytes of the arena that a run uses");
         if let Some((outputs, own)) = checked {
             assert!(outputs == run.outputs && own == slots, "guarded memory gives other bits");
@@ -226,7 +224,7 @@ impl Executable {
             }
         });
         let Executable { prepared, kept, .. } = self;
-        with_bench(|bench| run_on(&mut bench.planned, prepared, kept, slots, inputs, page, cancel, show))
+        with_bench(|bench| run_on(&mut bench.planned, (prepared, kept), slots, inputs, page, cancel, show))
     }
 }
 
