@@ -26,16 +26,7 @@ pub(super) struct GroupId(pub u32);
 /// Ops that a fused program can hold. Scalars and constants are not among them: every program that
 /// uses one reads it itself.
 pub(super) fn is_elementwise(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Select(_)
-            | Op::Cast(_)
-            | Op::Copy(_)
-            | Op::Iota(_)
-            | Op::Random(_)
-    )
+    op.is_elementwise() || matches!(op, Op::Iota(_) | Op::Random(_))
 }
 
 /// The group of each node; `None` for nodes that are not element-wise.

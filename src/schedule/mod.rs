@@ -9,6 +9,7 @@ mod choose;
 mod cut;
 mod depth;
 mod exact;
+mod extreme;
 pub(crate) mod flow;
 mod graph;
 mod greedy;

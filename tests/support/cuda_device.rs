@@ -49,7 +49,7 @@ struct Bench {
     planned: Runner,
     checked: Runner,
     /// The graph that ran last: differences evaluate one graph many times.
-    last: Option<(Graph, Arc<Plan>, Prepared, Kept)>,
+    last: Option<(Graph, Arc<Plan>, Resident)>,
 }
 
 fn open() -> Runner {
@@ -108,23 +108,34 @@ impl Kept {
     }
 }
 
-/// Where a step is given its persistent tensors, and what it is shown.
-fn run_on(
-    runner: &mut Runner,
-    (prepared, kept): (&mut Prepared, &mut Kept),
-    slots: &mut [Tensor],
-    inputs: &[Tensor],
-    page: &ScalarPage,
-    cancel: &AtomicBool,
-    printer: Printer,
-) -> Result<Run, RunError> {
-    let persistent = kept.with(slots);
-    let link = &mut Link { comm: &mut Alone, place: &|_, _| String::new() };
-    let run = runner.run(prepared, persistent, Call { inputs, page, cancel, link, printer });
-    for (slot, persistent) in slots.iter_mut().zip(persistent) {
-        *slot = persistent.host().expect("a persistent tensor comes back");
+/// A step that is prepared for a device, and what it keeps there.
+struct Resident {
+    prepared: Prepared,
+    kept: Kept,
+}
+
+impl Resident {
+    fn new(runner: &mut Runner, plan: &Arc<Plan>) -> Result<Resident, OpError> {
+        Ok(Resident { prepared: runner.prepare(Arc::clone(plan))?, kept: Kept::default() })
     }
-    run
+
+    fn run(
+        &mut self,
+        runner: &mut Runner,
+        slots: &mut [Tensor],
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        cancel: &AtomicBool,
+        printer: Printer,
+    ) -> Result<Run, RunError> {
+        let persistent = self.kept.with(slots);
+        let link = &mut Link { comm: &mut Alone, place: &|_, _| String::new() };
+        let run = runner.run(&mut self.prepared, persistent, Call { inputs, page, cancel, link, printer });
+        for (slot, persistent) in slots.iter_mut().zip(persistent) {
+            *slot = persistent.host().expect("a persistent tensor comes back");
+        }
+        run
+    }
 }
 
 fn silent() -> Printer {
@@ -145,23 +156,15 @@ pub fn eval(
         if bench.last.as_ref().is_none_or(|(last, ..)| last != graph) {
             bench.last = None;
             let plan = planned(graph).map_err(fail)?;
-            let mut guarded = bench.checked.prepare(Arc::clone(&plan)).map_err(fail)?;
+            let mut guarded = Resident::new(&mut bench.checked, &plan).map_err(fail)?;
             let mut own = slots.to_vec();
-            let run = run_on(
-                &mut bench.checked,
-                (&mut guarded, &mut Kept::default()),
-                &mut own,
-                inputs,
-                page,
-                &go,
-                silent(),
-            )?;
+            let run = guarded.run(&mut bench.checked, &mut own, inputs, page, &go, silent())?;
             checked = Some((run.outputs, own));
-            let prepared = bench.planned.prepare(Arc::clone(&plan)).map_err(fail)?;
-            bench.last = Some((graph.clone(), plan, prepared, Kept::default()));
+            let resident = Resident::new(&mut bench.planned, &plan).map_err(fail)?;
+            bench.last = Some((graph.clone(), plan, resident));
         }
-        let Some((_, plan, prepared, kept)) = &mut bench.last else { unreachable!("made above") };
-        let run = run_on(&mut bench.planned, (prepared, kept), slots, inputs, page, &go, silent())?;
+        let Some((_, plan, resident)) = &mut bench.last else { unreachable!("made above") };
+        let run = resident.run(&mut bench.planned, slots, inputs, page, &go, silent())?;
         assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes, "bytes of the arena that a run uses");
         if let Some((outputs, own)) = checked {
             assert!(outputs == run.outputs && own == slots, "guarded memory gives other bits");
@@ -186,15 +189,14 @@ impl Arena {
 /// A plan that is prepared for the device.
 pub struct Executable {
     plan: Arc<Plan>,
-    prepared: Prepared,
-    kept: Kept,
+    resident: Resident,
     printer: Arc<Mutex<Option<Printer>>>,
 }
 
 impl Executable {
     pub fn new(plan: Arc<Plan>) -> Result<Executable, OpError> {
-        let prepared = with_bench(|bench| bench.planned.prepare(Arc::clone(&plan)))?;
-        Ok(Executable { plan, prepared, kept: Kept::default(), printer: Arc::default() })
+        let resident = with_bench(|bench| Resident::new(&mut bench.planned, &plan))?;
+        Ok(Executable { plan, resident, printer: Arc::default() })
     }
 
     pub fn plan(&self) -> &Arc<Plan> {
@@ -206,7 +208,7 @@ impl Executable {
     }
 
     pub fn stats(&self) -> Option<tg::exec::cuda::Stats> {
-        self.prepared.stats()
+        self.resident.prepared.stats()
     }
 
     pub fn run(
@@ -223,8 +225,7 @@ impl Executable {
                 printer(label, value);
             }
         });
-        let Executable { prepared, kept, .. } = self;
-        with_bench(|bench| run_on(&mut bench.planned, (prepared, kept), slots, inputs, page, cancel, show))
+        with_bench(|bench| self.resident.run(&mut bench.planned, slots, inputs, page, cancel, show))
     }
 }
 
