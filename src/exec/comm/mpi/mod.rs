@@ -15,7 +15,7 @@ use std::{
 use library::{Library, Sending};
 
 use super::{
-    Comm, Failure, FailureKind,
+    Comm, Failure, FailureKind, Watch,
     exchange::Exchange,
     transport::{Lost, Transport},
 };
@@ -207,6 +207,11 @@ impl Transport for Mpi {
 
     fn failure(&self) -> Option<Failure> {
         self.failure.clone()
+    }
+
+    /// MPI may be called by one thread alone.
+    fn watch(&self) -> Option<Watch> {
+        None
     }
 
     fn fail(&mut self, failure: Failure) -> Failure {
