@@ -104,6 +104,8 @@ struct Config {
     magic: u32,
     version: u32,
     blocking: i32,
+    /// The library chooses, as everything behind it.
+    cluster_size: i32,
 }
 
 /// What each rank tells the others before they connect.
@@ -169,10 +171,15 @@ fn exchange(comm: &mut dyn Comm, card: &[u8]) -> Result<Vec<u8>, OpError> {
 
 impl Group {
     fn join(context: &Arc<Context>, comm: &mut dyn Comm, id: ncclUniqueId) -> Result<Group, OpError> {
-        context.enter()?;
+        let stream = Stream::new(context)?;
         // The library does not wait, so that nobody hangs where a rank is lost.
-        let mut config =
-            Config { size: mem::size_of::<Config>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 };
+        let mut config = Config {
+            size: mem::size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: 21_400,
+            blocking: 0,
+            cluster_size: i32::MIN,
+        };
         let mut raw: ncclComm_t = ptr::null_mut();
         let (world, rank) = (comm.world(), comm.rank());
         // SAFETY: the library was found with this function; the configuration says how long it is.
@@ -187,7 +194,7 @@ impl Group {
         }
         let group = Group {
             context: Arc::clone(context),
-            stream: Stream::new(context)?,
+            stream,
             raw: Mutex::new(Raw::Open(raw)),
             running: Mutex::default(),
             rank,
@@ -340,6 +347,7 @@ impl Group {
 
     /// Waits for all collectives that were started.
     pub fn wait_for_all(&self) -> Result<(), OpError> {
+        self.context.enter()?;
         self.wait(self.stream.raw(), "running a collective")
     }
 
