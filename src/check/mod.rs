@@ -23,6 +23,7 @@ mod function;
 mod gradient;
 mod held;
 mod hook;
+mod hook_files;
 mod host;
 mod host_call;
 mod index;
@@ -176,6 +177,8 @@ pub struct Settings {
     pub world: u32,
     /// What runs steps.
     pub device: Device,
+    /// Whether f32 products of a CUDA device may use TF32.
+    pub tf32: bool,
     /// For which device steps are planned.
     pub target: Target,
 }
@@ -208,6 +211,7 @@ impl Default for Settings {
             order: OrderKind::default(),
             world: 1,
             device: Device::default(),
+            tf32: false,
             target: Target::default(),
         }
     }

@@ -163,6 +163,7 @@ impl Program {
             Device::Cpu => None,
             device => Some(
                 Runner::open(device, comm.rank(), settings.limits.max_host_bytes)
+                    .map(|runner| runner.with_tf32(settings.tf32))
                     .map_err(|error| self.without_device(&mut *comm, error))?,
             ),
         };

@@ -46,7 +46,7 @@ fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan
     let graph = lower(graph)?;
     let laid = layout::lay_out(&graph)?;
     check(&laid.graph)?;
-    let groups = fuse::groups(&laid);
+    let groups = fuse::groups(&laid, options.target);
     let members = fuse::members(&groups);
     let schedule = |graph: &ScheduleGraph| schedule::schedule_with_copies(graph, &options.schedule);
     let build::Built { planned, kernels, op_nodes, buffers, outputs, persistent_bytes, views, commits } =

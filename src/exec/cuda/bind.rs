@@ -10,7 +10,10 @@ use cudarc::driver::{
 use super::{
     context::Context,
     error::While,
+    kernels::merged::TABLE_WORDS,
+    memory::Event,
     module::Function,
+    nccl::{Collective, Group},
     product::{Operands, Prepared},
     staging::Words,
     work::{Address, Arg, Work},
@@ -33,8 +36,7 @@ pub(super) enum Bound {
         function: Function,
         grid: [u32; 3],
         block: [u32; 3],
-        /// The first bytes of each word are an argument.
-        params: Vec<u64>,
+        params: Params,
     },
     Product(Box<Prepared>),
     Copy {
@@ -52,9 +54,54 @@ pub(super) enum Bound {
         bytes: usize,
         to: CUdeviceptr,
     },
+    /// A collective starts, beside what comes next; `collectives` binds it.
+    Start {
+        group: Arc<Group>,
+        collective: Collective,
+        /// Its operand is there.
+        ready: Arc<Event>,
+        done: Arc<Event>,
+    },
+    /// What comes next needs a collective to be over.
+    Join(Arc<Event>),
 }
 
-// SAFETY: addresses, and descriptors that one thread uses at a time.
+/// The arguments of a kernel.
+pub(super) struct Params {
+    words: Vec<u64>,
+    /// Where each argument begins: it is the first bytes of what follows.
+    starts: Vec<usize>,
+}
+
+impl Params {
+    fn new(op: OpId, args: &[Arg], memory: &dyn Memory) -> Result<Params, OpError> {
+        let mut params = Params { words: Vec::new(), starts: Vec::new() };
+        for arg in args {
+            params.starts.push(params.words.len());
+            let Arg::Table(entries) = arg else {
+                params.words.push(word(op, arg, memory)?);
+                continue;
+            };
+            let end = params.words.len() + TABLE_WORDS;
+            for entry in &**entries {
+                params.words.push(word(op, entry, memory)?);
+            }
+            if params.words.len() > end {
+                return Err(OpError::new("internal: too many arguments for one kernel"));
+            }
+            params.words.resize(end, 0);
+        }
+        Ok(params)
+    }
+
+    /// As the driver takes them.
+    fn pointers(&self) -> Vec<*mut c_void> {
+        let starts = self.starts.iter().filter_map(|&start| self.words.get(start));
+        starts.map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect()
+    }
+}
+
+// SAFETY: addresses, events, and descriptors that one thread uses at a time.
 unsafe impl Send for Bound {}
 
 /// The launches of works, as the modules want them: source and name.
@@ -81,7 +128,7 @@ pub(super) fn bind(
             if launch.grid.contains(&0) || launch.block.contains(&0) {
                 return Ok(None);
             }
-            let params = launch.args.iter().map(|arg| param(op, arg, memory)).collect::<Result<_, _>>()?;
+            let params = Params::new(op, &launch.args, memory)?;
             Bound::Launch {
                 function: function.ok_or_else(|| OpError::new("internal: a launch of no kernel"))?,
                 grid: launch.grid,
@@ -98,6 +145,7 @@ pub(super) fn bind(
                 a: at(product.a.at)?,
                 b: at(product.b.at)?,
                 c: at(product.c.at)?,
+                plus: product.plus.map(at).transpose()?,
                 workspace: if product.workspace_bytes == 0 { 0 } else { at(product.workspace)? },
             };
             Bound::Product(Box::new(context.products.prepare(product, operands)?))
@@ -121,13 +169,14 @@ pub(super) fn bind(
     }))
 }
 
-fn param(op: OpId, arg: &Arg, memory: &dyn Memory) -> Result<u64, OpError> {
+fn word(op: OpId, arg: &Arg, memory: &dyn Memory) -> Result<u64, OpError> {
     Ok(match *arg {
         Arg::Address(at) => memory.address(op, at)?,
         Arg::Page => memory.words().page,
         Arg::Fault => memory.words().faults,
         Arg::I64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
         Arg::F64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
+        Arg::Table(_) => return Err(OpError::new("internal: a table in a table")),
     })
 }
 
@@ -138,8 +187,7 @@ impl Bound {
         // is alive until the stream was waited for; modules are never unloaded.
         match self {
             Bound::Launch { function, grid, block, params } => {
-                let mut pointers: Vec<*mut c_void> =
-                    params.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
+                let mut pointers = params.pointers();
                 let ([x, y, z], [bx, by, bz]) = (*grid, *block);
                 // No kernel asks for shared memory beyond what it declares.
                 unsafe {
@@ -158,6 +206,8 @@ impl Bound {
                 let bytes = unsafe { std::slice::from_raw_parts(*from, *bytes) };
                 unsafe { result::memcpy_htod_async(*to, bytes, stream) }.during("uploading a constant")
             }
+            Bound::Start { group, collective, ready, done } => group.enqueue(collective, stream, ready, done),
+            Bound::Join(done) => done.hold(stream),
         }
     }
 }

@@ -6,16 +6,20 @@ use std::sync::{
 };
 
 use cudarc::driver::sys::CUdeviceptr;
+use rustc_hash::FxHashMap;
 
 use super::{
     bind::{Bound, Memory, bind, launches},
+    collectives::Binder,
     context::Context,
     host::Host,
     kernels,
     memory::Captured,
     module::Function,
-    prepare::{self, Action, Step},
+    nccl::{Group, Path},
+    prepare::{self, Action, Step, Stretch},
     session::Cuda,
+    spread::spread,
     staging::{Constants, Fault, Staging, Words},
     work::{Address, Work},
 };
@@ -37,7 +41,9 @@ pub struct Executable {
     pub(super) plan: Arc<Plan>,
     pub(super) context: Arc<Context>,
     pub(super) steps: Vec<Step>,
-    /// Those of the launches of each step.
+    /// What runs in the places of the plan; `None` where each op runs by itself in checked memory.
+    pub(super) stretches: Option<Vec<Stretch>>,
+    /// Those of the launches of each stretch, or else of each step.
     pub(super) functions: Vec<Vec<Function>>,
     /// Goes before the constants and what is recorded: it waits for the work that uses them.
     pub(super) staging: Staging,
@@ -50,6 +56,8 @@ pub struct Executable {
     records: bool,
     /// As in [`Stats::taken_bytes`].
     pub(super) taken: u64,
+    /// How its collectives went to other ranks.
+    pub(super) path: Path,
     pub(super) printer: Option<Printer>,
     is_uploaded: bool,
     on_the_way: Option<OnTheWay>,
@@ -70,10 +78,13 @@ pub(super) enum OnTheWay {
     Done(Vec<Tensor>),
 }
 
-/// Work that the device does without the host, and what the host does then.
+/// Work that the device does without the host, and what follows it.
+#[derive(Default)]
 pub(super) struct Part {
     pub(super) bound: Vec<Bound>,
     pub(super) captured: Option<Captured>,
+    /// The start or the end of a collective behind it, which is never recorded.
+    pub(super) collective: Option<(OpId, Bound)>,
     host: Option<OpId>,
     /// Whether the work, or what the host does, writes persistent tensors.
     writes: bool,
@@ -121,19 +132,27 @@ impl Executable {
     /// Checks that every operand lies inside its buffer, and compiles and loads all kernels.
     pub fn new(cuda: &Cuda, plan: Arc<Plan>) -> Result<Executable, OpError> {
         cuda.admits(&plan)?;
-        let steps = prepare::steps(&plan)?;
-        let all: Vec<&[Work]> = steps.iter().map(Step::works).collect();
-        let wanted: Vec<_> = all.iter().flat_map(|works| launches(works.iter())).collect();
+        let spread = if cuda.checks { None } else { Some(spread(&plan)) };
+        let places = spread.as_ref().unwrap_or(&plan);
+        let mut steps = prepare::steps(places)?;
+        steps.iter_mut().for_each(|step| step.set_tf32(cuda.tf32));
+        let stretches = if cuda.checks { None } else { Some(prepare::stretches(places, &steps)?) };
+        let all: Vec<Vec<&Work>> = match &stretches {
+            Some(all) => {
+                all.iter().map(|stretch| stretch.works.iter().map(|(_, work)| work).collect()).collect()
+            }
+            None => steps.iter().map(|step| step.works().iter().collect()).collect(),
+        };
+        let wanted: Vec<_> = all.iter().flat_map(|works| launches(works.iter().copied())).collect();
         let mut loaded = cuda.context.modules.functions(&wanted)?.into_iter();
         let functions = all.iter().map(|works| {
-            let count = launches(works.iter()).count();
+            let count = launches(works.iter().copied()).count();
             loaded.by_ref().take(count).collect()
         });
         let functions = functions.collect();
         let staging = Staging::new(cuda, &plan)?;
         let uploaded: Vec<&Arc<[u8]>> = all
             .iter()
-            .copied()
             .flatten()
             .filter_map(|work| if let Work::Upload { bytes, .. } = work { Some(bytes) } else { None })
             .collect();
@@ -145,6 +164,7 @@ impl Executable {
             plan,
             context,
             steps,
+            stretches,
             functions,
             staging,
             constants,
@@ -153,6 +173,7 @@ impl Executable {
             high_water,
             records: cuda.records,
             taken: 0,
+            path: Path::Unknown,
             printer: None,
             is_uploaded: false,
             on_the_way: None,
@@ -195,7 +216,9 @@ impl Executable {
         // Also where the step does not start: what was uploaded belongs to this call of it.
         let is_uploaded = std::mem::take(&mut self.is_uploaded);
         check_slots(&plan.graph, slots.iter().map(Persistent::ty)).map_err(fail)?;
-        if !is_uploaded || !Arc::ptr_eq(&self.context, &cuda.context) {
+        let is_as_prepared =
+            cuda.checks == self.stretches.is_none() && Arc::ptr_eq(&self.context, &cuda.context);
+        if !is_uploaded || !is_as_prepared {
             return Err(fail(OpError::new("internal: a step starts without its inputs, or elsewhere")));
         }
         if cancel.load(Ordering::Relaxed) {
@@ -214,7 +237,7 @@ impl Executable {
             .collect::<Option<Vec<CUdeviceptr>>>()
             .ok_or_else(|| fail(OpError::new("internal: a persistent tensor that is not on the device")))?;
         let call = Call { page, cancel, link };
-        let result = if cuda.checks {
+        let result = if self.stretches.is_none() {
             self.run_checked(cuda, addresses, slots, call)
         } else {
             self.start_planned(cuda, addresses, slots, call)
@@ -257,9 +280,11 @@ impl Executable {
         let plan = Arc::clone(&self.plan);
         let fail = RunError::of_no_op;
         let arena = cuda.arena();
+        let group = self.agree_with_ranks(cuda, call.link).map_err(fail)?;
+        self.path = cuda.path;
         let mut binding = match self.binding.take() {
             Some(binding) if binding.arena == arena && binding.slots == addresses => binding,
-            _ => self.bind(arena, addresses).map_err(fail)?,
+            _ => self.bind(arena, addresses, group.as_ref()).map_err(fail)?,
         };
         let taken = self.staging.take(&|_, root| root_address(arena, &binding.slots, root));
         taken.map_err(fail)?;
@@ -291,6 +316,10 @@ impl Executable {
                 None => enqueue(part),
             };
             started.map_err(|error| fail(half(error)))?;
+            if let Some((op, collective)) = &part.collective {
+                let started = collective.enqueue(&self.context, cuda.compute.raw());
+                started.map_err(|error| RunError { node: node_of(&plan, *op), error: half(error) })?;
+            }
             if let Some(op) = part.host {
                 let node = node_of(&plan, op);
                 let fail = |error| RunError { node, error: half(error) };
@@ -313,22 +342,29 @@ impl Executable {
     }
 
     /// Puts addresses into all work.
-    fn bind(&self, arena: CUdeviceptr, slots: Vec<CUdeviceptr>) -> Result<Binding, OpError> {
+    fn bind(
+        &self,
+        arena: CUdeviceptr,
+        slots: Vec<CUdeviceptr>,
+        group: Option<&Arc<Group>>,
+    ) -> Result<Binding, OpError> {
+        let (context, steps) = (&self.context, self.steps.as_slice());
+        let mut collectives =
+            group.map(|group| Binder { context, group, steps, begun: FxHashMap::default() });
         let words = self.staging.words();
         let memory = Planned { arena, slots: &slots, words, constants: &self.constants };
-        let mut parts = vec![Part { bound: Vec::new(), captured: None, host: None, writes: false }];
-        for (step, functions) in self.steps.iter().zip(&self.functions) {
-            let Some(part) = parts.last_mut() else { break };
-            part.writes |= step.writes;
-            match &step.action {
-                Action::Device(works) => {
-                    part.bound.extend(bind_all(&self.context, step.op, works, functions, &memory)?);
-                }
-                Action::Host(_) => {
-                    part.host = Some(step.op);
-                    parts.push(Part { bound: Vec::new(), captured: None, host: None, writes: false });
-                }
+        let mut parts = Vec::new();
+        for (stretch, functions) in self.stretches.iter().flatten().zip(&self.functions) {
+            let works = stretch.works.iter().map(|(op, work)| (*op, work));
+            let bound = bind_all(&self.context, works, functions, &memory)?;
+            let mut part = Part { bound, host: stretch.host, writes: stretch.writes, ..Part::default() };
+            if let (Some(op), Some(collectives)) = (stretch.host, &mut collectives)
+                && let Some(bound) = collectives.bind(op, &memory)?
+            {
+                part.collective = Some((op, bound));
+                part.host = None;
             }
+            parts.push(part);
         }
         Ok(Binding { arena, slots, parts, is_warm: false })
     }
@@ -353,16 +389,15 @@ pub(super) struct Call<'a, 'l> {
     pub link: &'a mut Link<'l>,
 }
 
-pub(super) fn bind_all(
+pub(super) fn bind_all<'a>(
     context: &Context,
-    op: OpId,
-    works: &[Work],
+    works: impl Iterator<Item = (OpId, &'a Work)>,
     functions: &[Function],
     memory: &dyn Memory,
 ) -> Result<Vec<Bound>, OpError> {
     let mut functions = functions.iter().copied();
     let mut bound = Vec::new();
-    for work in works {
+    for (op, work) in works {
         let function = matches!(work, Work::Launch(_)).then(|| functions.next()).flatten();
         bound.extend(bind(context, op, work, function, memory)?);
     }

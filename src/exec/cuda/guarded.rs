@@ -78,7 +78,8 @@ impl Executable {
             memory.begin(step.op).map_err(fail)?;
             match &step.action {
                 Action::Device(works) => {
-                    let bound = bind_all(&context, step.op, works, functions, &memory).map_err(fail)?;
+                    let works = works.iter().map(|work| (step.op, work));
+                    let bound = bind_all(&context, works, functions, &memory).map_err(fail)?;
                     bound
                         .iter()
                         .try_for_each(|bound| bound.enqueue(&context, cuda.compute.raw()))

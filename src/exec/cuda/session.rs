@@ -5,9 +5,10 @@ use std::{env, sync::Arc};
 use super::{
     context::{Context, count},
     memory::{Block, Stream},
+    nccl::{self, Group, Path},
 };
 use crate::{
-    exec::Persistent,
+    exec::{Persistent, comm::Comm},
     ops::{Cause, OpError},
     plan::Plan,
     report::Bytes,
@@ -19,6 +20,9 @@ const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
 /// Set to 0, steps are started op by op, not recorded and replayed.
 const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
 
+/// Set to 0, collectives go through the host, also where NCCL is there.
+const NCCL_VARIABLE: &str = "TG_CUDA_NCCL";
+
 /// A device in use by one session.
 pub struct Cuda {
     pub(super) context: Arc<Context>,
@@ -27,12 +31,16 @@ pub struct Cuda {
     pub(super) copies: Arc<Stream>,
     arena: Option<Block>,
     pub(super) checks: bool,
+    pub(super) tf32: bool,
     /// Whether steps are recorded.
     pub(super) records: bool,
     /// Free bytes of the device before this session took any.
     free_before: u64,
     /// How many of them are gone since memory was taken last.
     pub(super) taken: u64,
+    /// How collectives go to other ranks, as soon as that was decided.
+    pub(super) path: Path,
+    group: Option<Arc<Group>>,
 }
 
 impl Cuda {
@@ -44,9 +52,12 @@ impl Cuda {
             copies: Arc::new(Stream::new(&context)?),
             arena: None,
             checks: env::var_os(CHECK_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
+            tf32: false,
             records: env::var_os(RECORD_VARIABLE).is_none_or(|value| value != "0"),
             free_before: context.memory()?.0,
             taken: 0,
+            path: Path::Unknown,
+            group: None,
             context,
         })
     }
@@ -66,6 +77,11 @@ impl Cuda {
         self.checks = on;
     }
 
+    /// Whether f32 products may round their operands to TF32.
+    pub fn set_tf32(&mut self, on: bool) {
+        self.tf32 = on;
+    }
+
     /// As users name it: `cuda:0`.
     pub fn title(&self) -> String {
         self.context.title()
@@ -78,7 +94,21 @@ impl Cuda {
 
     /// Waits for all work of the session.
     pub fn wait(&self) -> Result<(), OpError> {
-        self.compute.wait("running a step").and(self.copies.wait("uploading the inputs"))
+        let collectives = self.group.as_ref().map_or(Ok(()), |group| group.wait_for_all());
+        collectives.and(self.compute.wait("running a step")).and(self.copies.wait("uploading the inputs"))
+    }
+
+    /// The group of all GPUs, where each rank has one and NCCL connects them. Decided once, by all ranks
+    /// together.
+    pub(super) fn group(&mut self, comm: &mut dyn Comm) -> Result<Option<Arc<Group>>, OpError> {
+        if self.path == Path::Unknown {
+            let is_wanted = env::var_os(NCCL_VARIABLE).is_none_or(|value| value != "0");
+            (self.path, self.group) = nccl::connect(&self.context, comm, is_wanted)?;
+            if let Some(group) = &self.group {
+                self.compute.joins(group);
+            }
+        }
+        Ok(self.group.clone())
     }
 
     /// The first byte of the arena.
