@@ -378,6 +378,12 @@ fn repair_brings_the_worst_order_under_a_limit() {
     let repair = repair(&graph, limit, &Options::default()).expect("there are such edges");
     assert!(repair.worst.bytes <= limit && repair.live_peak_bytes <= limit);
     assert!(repair.edges.len() <= 12, "{} edges", repair.edges.len());
+    let barriers = repair.barriers();
+    let mut waits: Vec<_> = barriers.iter().flat_map(|(all, op)| all.iter().map(|&f| (f, *op))).collect();
+    let mut edges = repair.edges.clone();
+    waits.sort_unstable();
+    edges.sort_unstable();
+    assert_eq!(waits, edges);
     // The witness is legal with the edges, and the figures hold when they are worked out again.
     let again = with_edges(&graph, &repair.worst.witness, &repair.edges);
     assert_eq!(worst(&again).bytes, repair.worst.bytes);

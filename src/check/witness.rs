@@ -173,8 +173,10 @@ fn repaired(view: &View<'_>, limit: u64) -> Option<String> {
     let repair = schedule::repair(&plan.schedule_graph, within, &options)?;
     let op = |op: OpId| format!("{}{}", view.deed(op).phrase(1), of_line(view, view.op_place(op)));
     let mut waits: Vec<(String, usize)> = Vec::new();
-    for &(first, second) in &repair.edges {
-        let text = format!("{} waits for {}", op(second), op(first));
+    for (firsts, second) in repair.barriers() {
+        let mut names: Vec<String> = firsts.into_iter().map(op).collect();
+        names.dedup();
+        let text = format!("{} waits for {}", op(second), names.join(" and "));
         match waits.iter_mut().find(|(known, _)| *known == text) {
             Some((_, count)) => *count += 1,
             None => waits.push((text, 1)),

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
+
 use super::{
     BufferId, GraphBuilder, OpId, Options, OrderKind, ScheduleGraph, Worst, WorstOptions,
     index::Index,
@@ -24,11 +26,28 @@ const TRIALS: usize = 400;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Repair {
     /// Pairs: the first has to be complete before the second starts.
+    /// Those with the same second are one barrier.
     pub edges: Vec<(OpId, OpId)>,
     /// The worst legal order with these edges.
     pub worst: Worst,
     /// The live peak of the best order with these edges.
     pub live_peak_bytes: u64,
+}
+
+impl Repair {
+    /// The edges as barriers: what each op has to wait for.
+    pub fn barriers(&self) -> Vec<(Vec<OpId>, OpId)> {
+        let mut barriers: Vec<(Vec<OpId>, OpId)> = Vec::new();
+        let mut place: FxHashMap<OpId, usize> = FxHashMap::default();
+        for &(first, second) in &self.edges {
+            let at = *place.entry(second).or_insert(barriers.len());
+            match barriers.get_mut(at) {
+                Some((firsts, _)) => firsts.push(first),
+                None => barriers.push((vec![first], second)),
+            }
+        }
+        barriers
+    }
 }
 
 /// Looks for few edges with which no legal order has more than `limit_bytes` alive. `None` if none
