@@ -5,7 +5,7 @@
 //! Not here, since one device cannot show them: a collective in a region (A6), weights of a sharded
 //! group in a region (the rest of A10), offloading (A27, and that of A47), hooks and buckets (A35,
 //! A36, and those of A37), and what is about flat groups from A28 to A34. `tests/ranks/sync.rs` has A6,
-//! A35, A36 and those of A37.
+//! A35, A36 and those of A37, `tests/ranks/shard.rs` and `shard_memory.rs` what is about flat groups.
 
 use std::{fs, path::Path};
 
