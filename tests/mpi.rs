@@ -201,6 +201,20 @@ fn a_rank_that_ends_early_is_named() {
     assert!(exit.is_some_and(|code| code != 0) && err.contains("rank 1 has ended, and rank 0"), "{err}");
 }
 
+/// A rank that has ended does not wait for ever for one that goes on by itself.
+#[test]
+fn a_rank_that_does_not_end_is_named() {
+    if !has_mpi() {
+        return;
+    }
+    let text = "let n = 1\nif rank == 1 { n = 1000000000 }\nlet k = 0\nfor i in 0..n { k = k + 1 }";
+    let begin = Instant::now();
+    let (exit, _, err) = Folder::of("late_end", text).run(2, &["--comm-timeout", "1"]);
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    assert!(exit.is_some_and(|code| code != 0), "{err}");
+    assert!(err.contains("rank 1 did not come to its end within 1 s"), "{err}");
+}
+
 #[test]
 fn the_number_of_ranks_is_that_of_mpirun() {
     if !has_mpi() {

@@ -42,6 +42,10 @@ impl Contents {
     pub fn cells(&self) -> &[Arc<Cell>] {
         &self.cells
     }
+
+    pub fn optimizers(&self) -> &[Arc<Optimizer>] {
+        &self.optimizers
+    }
 }
 
 impl Evaluator {
@@ -167,8 +171,9 @@ impl Evaluator {
                 tensors.extend(named.into_iter().filter(|(name, _)| is_asked(name)));
             }
         }
-        tensors.extend(contents.tensors.into_iter().filter_map(|(n, _, data)| Some((n, data?))));
         let mut notes = safetensors::Notes::new();
+        self.save_hooks(&contents, per_rank, (&mut tensors, &mut notes), span)?;
+        tensors.extend(contents.tensors.into_iter().filter_map(|(n, _, data)| Some((n, data?))));
         for optimizer in &contents.optimizers {
             let count = optimizer.count.load(Ordering::Relaxed);
             notes.insert(format!("updates.{}", optimizer.name()), count.to_string());
@@ -380,6 +385,8 @@ impl Evaluator {
                 self.pending_counts.insert(name, count);
             }
         }
+        let unmade = unmade(contents, &notes);
+        self.load_hooks(path, contents, (&notes, &unmade), at)?;
         for step in &contents.steps {
             if let Some(runs) = number(format!("runs.{}", step.name())) {
                 step.runs.store(runs, Ordering::Relaxed);

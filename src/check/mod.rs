@@ -23,6 +23,7 @@ mod function;
 mod gradient;
 mod held;
 mod hook;
+mod hook_files;
 mod host;
 mod host_call;
 mod index;

@@ -37,6 +37,7 @@ impl Evaluator {
                     budget.span,
                     "`budget` in a step whose model is spread over the ranks",
                 )
+                .note("a budget builds the step again with other regions, and what gathers wait for, and where the gradients of a unit go, is built for the regions that are written")
                 .help("choose what is recomputed by `checkpoint < … >`, a unit or more at a time"),
             ));
         }

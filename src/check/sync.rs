@@ -13,9 +13,10 @@ use super::{
 };
 use crate::{
     codes,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Severity},
     ir::{DType, Graph, Type, ValueId},
     ops::{Op, OpError, Slice, SliceRange},
+    report::bytes::Bytes,
     source::Span,
     syntax::ast::{Arg, ExprId, ExprKind, Ident, Name},
 };
@@ -69,17 +70,90 @@ impl Evaluator {
             Some(with) => Some(self.hook_expr(cx, with)?),
             None => None,
         };
+        let local = match &gradients {
+            Value::Tree(tree) if tree.is_local => Some(Arc::clone(tree)),
+            _ => None,
+        };
+        if let (Some(tree), Some(with)) = (&local, with) {
+            let hook_span = cx.ast.expr(with).span;
+            return Err(self.hook_of_parts(tree, hook_span, target_span));
+        }
         let values = self.gradient_values(&gradients, target_span)?;
         // The mean over one rank is what there is.
-        if self.settings.world == 1 && hook.is_none() {
+        if self.settings.world == 1 && hook.is_none() && local.is_none() {
             return Ok(Value::Unit);
         }
         let compute = self.frame(span)?.compute.take();
-        let result = self.sync_values(&values, hook.as_ref(), limit, span);
+        let result = match local {
+            Some(tree) => {
+                self.note_whole(name, &tree, span);
+                self.sync_local(&tree, limit, span)
+            }
+            None => self.sync_values(&values, hook.as_ref(), limit, span).map(|s| rebuild(&gradients, s)),
+        };
         self.frame(span)?.compute = compute;
-        let synced = rebuild(&gradients, result?);
-        self.rebind(cx, name, synced, target_span)?;
+        self.rebind(cx, name, result?, target_span)?;
         Ok(Value::Unit)
+    }
+
+    /// Gradients of a model that is spread over the ranks, of which each rank has its own: parts of
+    /// those of vectors, and the means of those that are in no vector.
+    fn sync_local(&mut self, tree: &Tree, limit: u64, span: Span) -> Eval {
+        let parts = self.scatter(tree, span)?;
+        let mut entries = Vec::with_capacity(tree.entries.len());
+        for ((cell, value), part) in tree.entries.iter().zip(&parts) {
+            entries.push((Arc::clone(cell), if part.is_some() { None } else { value.clone() }));
+        }
+        let rest = tree.with(entries);
+        let values = self.gradient_values(&rest, span)?;
+        let mut rest = match self.settings.world {
+            1 => values.into_iter().map(|id| self.graph_value(id, false)).collect(),
+            _ => self.sync_values(&values, None, limit, span)?,
+        }
+        .into_iter();
+        let entries = tree.entries.iter().zip(parts).map(|((cell, value), part)| {
+            let synced = part.or_else(|| value.as_ref().and_then(|_| rest.next()));
+            (Arc::clone(cell), synced)
+        });
+        let (root, entries) = (tree.root.clone(), entries.collect());
+        Ok(Value::Tree(Arc::new(Tree { root, entries, is_local: false })))
+    }
+
+    /// Says what it takes to add up whole gradients.
+    fn note_whole(&mut self, name: &Name, tree: &Tree, span: Span) {
+        let cells = tree.entries.iter().filter(|(_, value)| value.is_some()).map(|(cell, _)| cell);
+        let (mut whole, mut parts) = (0u64, 0u64);
+        for (cell, group) in cells.filter_map(|cell| Some((cell, cell.group()?))) {
+            parts = parts.saturating_add(cell.ty.bytes());
+            whole = whole.saturating_add(cell.ty.bytes().saturating_mul(u64::from(group.shard.world)));
+        }
+        if whole == 0 {
+            return;
+        }
+        let message = format!(
+            "`{name}` is whole on every rank up to here: {}, of which the parts are {}",
+            Bytes(whole),
+            Bytes(parts)
+        );
+        self.report(Diagnostic::new(Severity::Note, codes::SHARD, span, message).help(
+            "`grad(loss, net)` without `local: true` reduces what each call gives, and keeps its part: less memory for more collectives",
+        ));
+    }
+
+    fn hook_of_parts(&mut self, tree: &Tree, hook: Span, target: Span) -> Halt {
+        let title = tree.entries.iter().find_map(|(cell, _)| cell.spread()).map(|g| Arc::clone(&g.title));
+        let title = title.unwrap_or_else(|| "the model".into());
+        self.report(
+            Diagnostic::error(
+                codes::SHARD,
+                hook,
+                format!("a hook for gradients of `{title}`, which is spread over the ranks"),
+            )
+            .secondary(target, "these are reduced and scattered unit by unit")
+            .help(
+                "leave `with …` out: a hook gives every rank all of its bucket, and here each keeps a part",
+            ),
+        )
     }
 
     fn bucket_bytes(&mut self, cx: &Cx, options: &[Arg]) -> Eval<u64> {
@@ -353,7 +427,7 @@ fn rebuild(form: &Value, synced: Vec<Value>) -> Value {
                 (Arc::clone(cell), old.as_ref().and_then(|_| synced.next()))
             };
             let entries = tree.entries.iter().map(entry).collect();
-            Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries }))
+            tree.with(entries)
         }
         Value::List(_) => Value::list(synced.collect()),
         Value::Tuple(_) => Value::tuple(synced.collect()),

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     codes,
+    diagnostic::Diagnostic,
     ir::DType,
     source::Span,
     syntax::ast::{BinaryOp, Ident},
@@ -37,6 +38,19 @@ impl Evaluator {
                         format!("`{}` of gradients of different parameters", op.symbol()),
                     ));
                 }
+                if x.is_local != y.is_local {
+                    return Err(ev.report(
+                        Diagnostic::error(
+                            codes::SHARD,
+                            span,
+                            format!(
+                                "`{}` of gradients of this rank and of parts of those of all ranks",
+                                op.symbol()
+                            ),
+                        )
+                        .help("take both with `local: true`, and begin a sum of them with `let g = 0`"),
+                    ));
+                }
                 let mut entries = Vec::with_capacity(x.entries.len());
                 for ((cell, p), (_, q)) in x.entries.iter().zip(&y.entries) {
                     let value = match (p, q, op) {
@@ -50,7 +64,7 @@ impl Evaluator {
                     };
                     entries.push((Arc::clone(cell), value));
                 }
-                Ok(Value::Tree(Arc::new(Tree { root: x.root.clone(), entries })))
+                Ok(x.with(entries))
             }
             // The start of a sum: `let g = 0`.
             (Value::Int(0), Value::Tree(_)) if op == BinaryOp::Add => Ok(b.clone()),
@@ -82,7 +96,7 @@ impl Evaluator {
             }
             entries.push((Arc::clone(cell), mapped));
         }
-        Ok(Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries })))
+        Ok(tree.with(entries))
     }
 
     /// A tensor function of a tree: `norm` of everything in it, others of each gradient.
@@ -126,7 +140,8 @@ impl Evaluator {
                 let square = ev.call_tensor_function_named("square", Args::one(wide, span), span)?;
                 let sum = ev.call_tensor_function_named("sum", Args::one(square, span), span)?;
                 let [whole, parts] = &mut totals;
-                let total = if cell.group().is_some() { parts } else { whole };
+                let is_part = !tree.is_local && cell.group().is_some();
+                let total = if is_part { parts } else { whole };
                 *total = Some(match total.take() {
                     Some(total) => ev.tensor_binary(BinaryOp::Add, &total, &sum, span)?,
                     None => sum,
@@ -167,7 +182,7 @@ impl Evaluator {
                 let zeros = ev.graph_value(zeros, false);
                 entries.push((cell, Some(zeros)));
             }
-            Ok(Value::Tree(Arc::new(Tree { root: root.clone(), entries })))
+            Ok(Value::Tree(Arc::new(Tree { root: root.clone(), entries, is_local: false })))
         })
     }
 
@@ -211,6 +226,6 @@ impl Evaluator {
             .filter(|(c, _)| parts.iter().any(|d| d.id == c.id))
             .map(|(c, v)| (Arc::clone(c), v.clone()))
             .collect();
-        Ok(Value::Tree(Arc::new(Tree { root: part, entries })))
+        Ok(Value::Tree(Arc::new(Tree { root: part, entries, is_local: tree.is_local })))
     }
 }

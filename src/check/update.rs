@@ -8,6 +8,7 @@ use super::{
     Evaluator,
     errors::Eval,
     frame::FrameKind,
+    gradient::Ranks,
     value::{Cell, Cx, Optimizer, Value, cells_of},
 };
 use crate::{codes, diagnostic::Diagnostic, ir::Role, source::Span, syntax::ast::ExprId};
@@ -80,7 +81,7 @@ impl Evaluator {
         }
         let optimizer = self.optimizer_expr(cx, with)?;
         let loss = self.scalar_loss(&loss?, loss_span)?;
-        let grads = self.cell_gradients(loss, &cells, span)?;
+        let grads = self.cell_gradients(loss, &cells, Ranks::All, span)?;
         self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
         let pairs = grads
             .parts
@@ -109,6 +110,7 @@ impl Evaluator {
         let grads_span = cx.ast.expr(grads).span;
         let grads = self.expr(cx, grads)?;
         let pairs = match &grads {
+            Value::Tree(tree) if tree.is_local => return Err(self.only_local(grads_span)),
             Value::Tree(tree) => {
                 let by_cell: FxHashMap<u64, &Option<Value>> =
                     tree.entries.iter().map(|(c, grad)| (c.id, grad)).rev().collect();

@@ -17,6 +17,11 @@ fn devices_are_listed_with_what_is_missing() {
     let Some((code, out, _)) = printed(&["devices"], &[]) else { return };
     assert_eq!(code, Some(0));
     assert!(out.contains("cuda:0  software device, compute capability 9.0, 2048.0 MiB"), "{out}");
+    assert!(out.contains("nccl    not here: NCCL was not found") && out.contains("libnccl"), "{out}");
+    let folder = softdevice::folder().expect("a device");
+    let both = format!("{}:{}", folder.display(), folder.join("nccl").display());
+    let nccl = printed(&["devices"], &[("TG_CUDA_LIBRARIES", &both)]).unwrap().1;
+    assert!(nccl.contains("nccl    2.27.3, between ranks that have a GPU each"), "{nccl}");
     let two = printed(&["devices"], &[("SOFTDEVICE_COUNT", "2"), ("SOFTDEVICE_ARCH", "70")]).unwrap().1;
     assert!(two.contains("cuda:1") && two.contains("compute capability 7.0, and kernels need 7.5"), "{two}");
     let none = printed(&["devices"], &[("SOFTDEVICE_COUNT", "0")]).unwrap().1;

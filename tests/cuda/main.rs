@@ -4,6 +4,7 @@
 //! The tests of ops, of gradients and of built-in functions are those of the CPU: the same files, with
 //! another `device`.
 
+mod collectives;
 #[path = "../core_ops/cases.rs"]
 mod core_ops;
 #[path = "../support/cuda_device.rs"]

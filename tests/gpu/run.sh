@@ -67,7 +67,7 @@ row device "${device#cuda:0 }" ""
 # Conformance: the cases of the CPU, in planned and in guarded memory. What runs the command on the software
 # device is left out.
 start=$(now)
-within 90 "$cuda" $filter --skip devices:: --skip examples:: --skip flights:: --skip launches:: >"$work/conformance" 2>&1
+within 90 "$cuda" $filter --skip devices:: --skip collectives:: --skip examples:: --skip flights:: --skip launches:: >"$work/conformance" 2>&1
 status=$?
 cat "$work/conformance" >>"$log"
 result=$(grep '^test result' "$work/conformance" | sed 's/test result: //; s/; 0 ignored.*//')
@@ -95,6 +95,22 @@ if [ $software = 0 ]; then
   example digits.tg
   example convnet.tg
   example gpt.tg LAYERS=1 D=64 HEADS=2 CONTEXT=32 LR=4e-3 SAMPLE=40
+fi
+
+# Collectives between GPUs, where there are several.
+gpus=$("$tg" devices 2>>"$log" | grep -c '^cuda:')
+if [ "$gpus" -gt 1 ]; then
+  ranks=$((gpus < 4 ? gpus : 4)) start=$(now)
+  within 60 "$tg" run --world $ranks --device cpu "$root/examples/ranks.tg" >"$work/cpu"
+  if within 60 "$tg" run --world $ranks --device cuda --stats "$root/examples/ranks.tg" >"$work/cuda" 2>"$work/stats"; then
+    cat "$work/stats" >>"$log"
+    row "NCCL, $ranks ranks" "$(since "$start") s" "$(cat "$work/cuda"); the CPU: $(cat "$work/cpu");$(grep -m1 -o '[0-9]* collectives.*' "$work/stats")"
+  else
+    cat "$work/stats" >>"$log"
+    bad "NCCL, $ranks ranks" "$(grep -m1 error "$work/stats" || echo 'out of time')"
+  fi
+else
+  row NCCL "one GPU" "needs several"
 fi
 
 # Milliseconds a step: the difference of a long and a short run, both with kernels from the disk.

@@ -1,6 +1,6 @@
 // The software CUDA device: what its files share.
 //
-// It stands in for libcuda, libnvrtc and libcublasLt where there is no GPU, and is stricter than one:
+// It stands in for libcuda, libnvrtc, libcublasLt and libnccl where there is no GPU, and is stricter than one:
 // - Streams are deferred. Work is queued and runs only when something waits for it, so a program that
 //   forgets to wait reads what was there before.
 // - Memory is poisoned when it is allocated, and the bytes around each allocation are checked whenever the
@@ -47,6 +47,8 @@ enum : Result {
     ILLEGAL_ADDRESS = 700,
     LAUNCH_OUT_OF_RESOURCES = 701,
     LAUNCH_FAILED = 719,
+    // Of work that has to wait for another rank; never given to callers.
+    PENDING = 699,
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_UNMATCHED = 903,
@@ -98,6 +100,7 @@ uint64_t random();
 Result fault_of_call(const char* name);
 bool fault_of_launch();
 bool fault_of_allocation();
+bool fault_of_collective();
 
 // ---- memory -----------------------------------------------------------------------------------------
 
@@ -116,6 +119,7 @@ bool has_context();
 // ---- streams ----------------------------------------------------------------------------------------
 
 struct Stream;
+// Work may answer PENDING: then it is tried again, and what waits for it lets go of the lock for a while.
 Result enqueue(void* stream, const char* what, std::function<Result()> run);
 bool capturing(void* stream);
 // Calls that must not happen while the calling thread captures end its capture with an error.

@@ -3,6 +3,7 @@
 // `SOFTDEVICE_FAULT` holds faults, separated by commas:
 //   launch:N   the N-th launch of a kernel fails when it runs (719, sticky)
 //   memory:N   the N-th allocation on the device finds no room
+//   hang:N     the N-th collective of NCCL never ends, whatever the other ranks do
 //   lost:N     from the N-th call on, the device is gone (214, sticky)
 //   CALL:N     the N-th call of the function CALL fails with 1
 // N counts from 1.
@@ -115,6 +116,12 @@ bool fault_of_allocation() {
     static const uint64_t at = fault("memory");
     count_up("allocations");
     return at && count("allocations") == at;
+}
+
+bool fault_of_collective() {
+    static const uint64_t at = fault("hang");
+    count_up("collectives");
+    return at && count("collectives") == at;
 }
 
 }  // namespace sd

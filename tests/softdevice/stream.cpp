@@ -47,6 +47,7 @@ struct Event {
 
 struct Stream {
     bool blocking;
+    int device;
     std::deque<Run> queue;
     std::shared_ptr<Capture> capture;
     // The nodes that the next captured one comes after.
@@ -56,7 +57,7 @@ struct Stream {
 namespace {
 
 Stream& null_stream() {
-    static Stream& stream = *new Stream{true, {}, nullptr, {}};
+    static Stream& stream = *new Stream{true, -1, {}, nullptr, {}};
     return stream;
 }
 
@@ -86,17 +87,39 @@ double now() {
     return std::chrono::duration<double, std::milli>(since).count();
 }
 
+// Runs what is first in a stream. What is PENDING stays there.
 Result step(Stream* stream) {
-    Run run = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    if (sticky) return sticky;
-    return run();
+    if (sticky) return stream->queue.pop_front(), sticky;
+    Run run = stream->queue.front();
+    Result result = run();
+    if (result != PENDING) stream->queue.pop_front();
+    return result;
+}
+
+// Lets other ranks go on.
+void let_go() {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    lock.lock();
 }
 
 Result drain(Stream* stream) {
-    while (!stream->queue.empty())
-        if (Result result = step(stream)) return result;
+    while (!stream->queue.empty()) {
+        Result result = step(stream);
+        if (result == PENDING)
+            let_go();
+        else if (result)
+            return result;
+    }
     return sticky;
+}
+
+// Streams of the current device, and the default stream of all.
+std::vector<Stream*> own_streams() {
+    std::vector<Stream*> own;
+    for (Stream* stream : streams())
+        if (stream->device == current_device() || stream->device < 0) own.push_back(stream);
+    return own;
 }
 
 Result reach(const std::shared_ptr<Moment>& moment) {
@@ -204,7 +227,7 @@ Result drain_stream(void* handle) {
     Stream* stream = find(handle);
     if (!stream) return INVALID_HANDLE;
     if (settings().order)
-        for (Stream* other : streams())
+        for (Stream* other : own_streams())
             if (other != stream)
                 if (Result result = drain(other)) return result;
     if (Result result = drain(stream)) return result;
@@ -212,12 +235,12 @@ Result drain_stream(void* handle) {
 }
 
 void count_busy_free() {
-    for (Stream* stream : streams())
+    for (Stream* stream : own_streams())
         if (!stream->queue.empty()) return count_up("frees_of_a_busy_device");
 }
 
 Result drain_all() {
-    std::vector<Stream*> all(streams().begin(), streams().end());
+    std::vector<Stream*> all = own_streams();
     if (settings().order == 1) std::reverse(all.begin(), all.end());
     for (Stream* stream : all)
         if (Result result = drain(stream)) return result;
@@ -231,7 +254,7 @@ using namespace sd;
 SD_API Result cuStreamCreate(void** out, unsigned flags) {
     SD_ENTER("cuStreamCreate");
     if (!has_context()) return INVALID_CONTEXT;
-    Stream* stream = new Stream{(flags & 1) == 0, {}, nullptr, {}};
+    Stream* stream = new Stream{(flags & 1) == 0, current_device(), {}, nullptr, {}};
     streams().insert(stream);
     *out = stream;
     return SUCCESS;
@@ -262,8 +285,8 @@ SD_API Result cuStreamQuery(void* handle) {
     if (stream->capture) return break_capture(stream->capture, CAPTURE_UNSUPPORTED, "cuStreamQuery during a capture");
     if (stream->queue.empty()) return SUCCESS;
     // Time passes for those who poll.
-    if (Result result = step(stream)) return result;
-    return NOT_READY;
+    Result result = step(stream);
+    return result && result != PENDING ? result : NOT_READY;
 }
 
 SD_API Result cuLaunchHostFunc(void* handle, void (*function)(void*), void* data) {
@@ -350,8 +373,13 @@ SD_API Result cuEventSynchronize(void* handle) {
     if (event->capture) return fail(CAPTURE_UNSUPPORTED, "cuEventSynchronize of an event in a capture");
     if (Result result = refuse_in_capture("cuEventSynchronize")) return result;
     if (!event->moment) return SUCCESS;
-    if (Result result = reach(event->moment)) return result;
-    return check_guards();
+    for (;;) {
+        Result result = reach(event->moment);
+        if (result == PENDING)
+            let_go();
+        else
+            return result ? result : check_guards();
+    }
 }
 
 SD_API Result cuEventQuery(void* handle) {
@@ -362,7 +390,8 @@ SD_API Result cuEventQuery(void* handle) {
     if (!event->moment || event->moment->passed) return SUCCESS;
     // Whoever polls finds it unfinished a few times.
     if (event->polls++ < 3) return NOT_READY;
-    return reach(event->moment);
+    Result result = reach(event->moment);
+    return result == PENDING ? NOT_READY : result;
 }
 
 SD_API Result cuEventElapsedTime_v2(float* milliseconds, void* from, void* to) {

@@ -9,12 +9,12 @@ use crate::{
         Evaluator,
         errors::{Eval, Halt},
         persistent::Group,
-        value::{Cell, GraphTensor, Value},
+        value::{Cell, GraphTensor, Tree, Value},
     },
     codes,
     diagnostic::Diagnostic,
     ir::{Graph, NodeId, ValueId},
-    ops::{Alias, Op},
+    ops::{Alias, CollectiveKind, Op},
     report::bytes::Bytes,
     source::Span,
 };
@@ -61,9 +61,45 @@ impl Evaluator {
         )
     }
 
-    /// An error where gradients are those of a model that is spread over the ranks.
+    /// An error where each rank would update with what it has by itself.
+    pub(in crate::check) fn only_local(&mut self, span: Span) -> Halt {
+        self.report(
+            Diagnostic::error(codes::SHARD, span, "these gradients are of this rank alone")
+                .note("they were taken with `local: true`: whole vectors, which nobody has reduced")
+                .help("bind them, `let g = grad(loss, net, local: true)`, and write `sync g over world` before the update"),
+        )
+    }
+
+    /// Reduces and scatters the gradients of vectors that each rank has whole, and gives the tree of
+    /// parts. The others are made equal by [`Evaluator::sync_values`].
+    pub(in crate::check) fn scatter(&mut self, tree: &Tree, span: Span) -> Eval<Vec<Option<Value>>> {
+        let mut parts = Vec::with_capacity(tree.entries.len());
+        for (cell, value) in &tree.entries {
+            let (Some(value), Some(group)) = (value, cell.group()) else {
+                parts.push(None);
+                continue;
+            };
+            let (whole, _) = self.tensor_value(value, span)?;
+            let shard = group.shard;
+            let part = self.build(span, |f| {
+                let sum = f.graph.collective(CollectiveKind::ReduceScatter, shard.world, whole)?;
+                if !shard.mean {
+                    return Ok(sum);
+                }
+                let ranks = f.graph.splat_like(sum, f64::from(shard.world))?;
+                f.graph.div(sum, ranks)
+            })?;
+            parts.push(Some(self.graph_value(part, false)));
+        }
+        Ok(parts)
+    }
+
+    /// An error where gradients are those of a model that is spread over the ranks, and reduced.
     pub(in crate::check) fn refuse_parts(&mut self, gradients: &Value, span: Span) -> Eval<()> {
         let Value::Tree(tree) = gradients else { return Ok(()) };
+        if tree.is_local {
+            return Ok(());
+        }
         let Some(group) = tree.entries.iter().find_map(|(cell, _)| cell.spread()) else { return Ok(()) };
         Err(self.report(
             Diagnostic::error(
@@ -72,7 +108,7 @@ impl Evaluator {
                 format!("`sync` of gradients of `{}`, which is spread over the ranks", group.title),
             )
             .secondary(group.span, "by this statement")
-            .help("leave `sync` out: each rank has its part of the sum over all of them"),
+            .help("leave `sync` out: each rank has its part of the sum over all of them. Gradients that are added up first are taken with `grad(loss, net, local: true)`"),
         ))
     }
 

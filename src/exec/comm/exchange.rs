@@ -7,7 +7,7 @@
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
 use super::{
-    Comm, Failure, FailureKind, Request, Ticket, sum,
+    Comm, Failure, FailureKind, Request, Ticket, Watch, sum,
     transport::{Lost, Transport},
 };
 use crate::ops::CollectiveKind;
@@ -88,8 +88,9 @@ impl<T: Transport> Exchange<T> {
     }
 
     /// Compares what all ranks are about to do. Every rank compares the same, so all say the same.
-    fn agree(&mut self, header: &Header) -> Result<(), Failure> {
-        let mine = header.encode();
+    fn compare(&mut self, list: &[Header]) -> Result<(), Failure> {
+        let Some(header) = list.first() else { return Ok(()) };
+        let mine = list.iter().map(Header::encode).collect::<Vec<_>>().join("\n").into_bytes();
         for to in self.others() {
             self.send(to, mine.clone(), header)?;
         }
@@ -106,19 +107,20 @@ impl<T: Transport> Exchange<T> {
         let Some((first, rest)) = headers.split_first() else { return Ok(()) };
         let Some(other) = rest.iter().position(|h| h != first) else { return Ok(()) };
         let rank = other as u32 + 1;
-        let (Some(a), Some(b)) = (Header::decode(first), rest.get(other).and_then(|h| Header::decode(h)))
-        else {
-            return Err(self.fault("a message that is no header"));
-        };
-        let what = if a.describe() == b.describe() {
-            format!(
+        let what = match disagreement(first, rest.get(other).map_or(&[], Vec::as_slice)) {
+            Some((Some(a), Some(b))) if a.describe() == b.describe() => format!(
                 "rank 0 calls {} as op {} of its graph, rank {rank} as op {}",
                 a.describe(),
                 a.node,
                 b.node
-            )
-        } else {
-            format!("rank 0 calls {}, rank {rank} calls {}", a.describe(), b.describe())
+            ),
+            Some((a, b)) => {
+                let calls = |one: Option<Decoded>| {
+                    one.map_or("no further collective in its step".to_owned(), |one| one.describe())
+                };
+                format!("rank 0 calls {}, rank {rank} calls {}", calls(a), calls(b))
+            }
+            None => return Err(self.fault("a message that is no header")),
         };
         let message = format!("ranks 0 and {rank} disagree: {what}");
         Err(self.transport.fail(Failure { kind: FailureKind::Disagrees, rank, message }))
@@ -294,8 +296,27 @@ impl<T: Transport> Comm for Exchange<T> {
             return Err(self.fault("a wait for a collective that has not started"));
         };
         let header = Header { sequence, request };
-        self.agree(&header)?;
+        self.compare(std::slice::from_ref(&header))?;
         self.run(&header, input, output)
+    }
+
+    fn agree(&mut self, requests: &[Request]) -> Result<(), Failure> {
+        if let Some(failure) = self.transport.failure() {
+            return Err(failure);
+        }
+        let first = self.sequence;
+        self.sequence += requests.len() as u64;
+        let headers =
+            (first..).zip(requests).map(|(sequence, request)| Header { sequence, request: request.clone() });
+        self.compare(&headers.collect::<Vec<_>>())
+    }
+
+    fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        self.transport.watch()
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -326,14 +347,13 @@ struct Decoded {
 }
 
 impl Header {
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self) -> String {
         let Request { name, ty, node, place, .. } = &self.request;
         let sequence = self.sequence;
-        format!("{sequence}\t{name}\t{ty}\t{node}\t{place}").into_bytes()
+        format!("{sequence}\t{name}\t{ty}\t{node}\t{place}")
     }
 
-    fn decode(bytes: &[u8]) -> Option<Decoded> {
-        let text = std::str::from_utf8(bytes).ok()?;
+    fn decode(text: &str) -> Option<Decoded> {
         let mut fields = text.splitn(5, '\t').skip(1).map(String::from);
         let (name, ty, node, place) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
         Some(Decoded { name, ty, node, place })
@@ -342,6 +362,26 @@ impl Header {
     fn describe(&self) -> String {
         let Request { name, ty, place, .. } = &self.request;
         describe(name, &ty.to_string(), place)
+    }
+}
+
+/// The first headers in which two messages differ; of a message that has ended, none.
+fn disagreement(a: &[u8], b: &[u8]) -> Option<(Option<Decoded>, Option<Decoded>)> {
+    let (a, b) = (std::str::from_utf8(a).ok()?, std::str::from_utf8(b).ok()?);
+    let (mut a, mut b) = (a.split('\n'), b.split('\n'));
+    loop {
+        match (a.next(), b.next()) {
+            (None, None) => return None,
+            (a, b) if a == b => {}
+            // What is no header is no agreement either.
+            (a, b) => {
+                let decode = |text: Option<&str>| match text {
+                    Some(text) => Header::decode(text).map(Some),
+                    None => Some(None),
+                };
+                return Some((decode(a)?, decode(b)?));
+            }
+        }
     }
 }
 

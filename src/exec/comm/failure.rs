@@ -49,7 +49,7 @@ impl Failure {
         Failure { kind: FailureKind::Stopped, rank, message: format!("rank {rank} was stopped") }
     }
 
-    pub(super) fn engine(rank: u32, message: String) -> Failure {
+    pub(in crate::exec) fn engine(rank: u32, message: String) -> Failure {
         Failure { kind: FailureKind::Engine, rank, message }
     }
 

@@ -49,6 +49,9 @@ pub struct Request {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
+/// What has gone wrong in a group, asked from elsewhere.
+pub type Watch = Box<dyn Fn() -> Option<Failure> + Send + Sync>;
+
 /// One rank's end of a group of ranks.
 ///
 /// The buffers of a collective belong to it from [`Comm::start`] to [`Comm::wait`]. Ranks wait for
@@ -66,6 +69,16 @@ pub trait Comm: Send {
     /// Waits for it. `input` holds the operand and `output` becomes the result, both dense. An error
     /// is the same on every rank that meets it, and every later call gives it again.
     fn wait(&mut self, ticket: Ticket, input: &[u8], output: &mut [u8]) -> Result<(), Failure>;
+
+    /// Compares what all ranks are about to do, in this order; their devices move the data.
+    fn agree(&mut self, requests: &[Request]) -> Result<(), Failure>;
+
+    /// How long a rank waits for another one.
+    fn limit(&self) -> Duration;
+
+    /// Tells at any time, on any thread, what [`Comm::failure`] does. `None` where only the rank
+    /// itself hears of it.
+    fn watch(&self) -> Option<Watch>;
 
     /// What has gone wrong in the group so far, as far as this rank knows.
     fn failure(&self) -> Option<Failure>;
@@ -107,6 +120,18 @@ impl Comm for Alone {
         }
         output.copy_from_slice(input);
         Ok(())
+    }
+
+    fn agree(&mut self, _requests: &[Request]) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn limit(&self) -> Duration {
+        DEFAULT_LIMIT
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        None
     }
 
     fn failure(&self) -> Option<Failure> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Comm, Failure,
+    Comm, Failure, Watch,
     exchange::Exchange,
     transport::{Lost, Transport},
 };
@@ -124,6 +124,11 @@ impl Transport for Thread {
 
     fn failure(&self) -> Option<Failure> {
         self.group.lock().failure.clone()
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        let group = Arc::clone(&self.group);
+        Some(Box::new(move || group.lock().failure.clone()))
     }
 
     fn fail(&mut self, failure: Failure) -> Failure {

@@ -6,6 +6,26 @@ use crate::{
     ops::{CollectiveKind, OpError},
 };
 
+impl Link<'_> {
+    /// The collective of a node, on an operand of type `ty`.
+    pub(crate) fn request(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        (kind, world): (CollectiveKind, u32),
+        ty: &Type,
+    ) -> Result<Request, OpError> {
+        if world != self.comm.world() {
+            return Err(OpError::new(format!(
+                "the step is compiled for {world} ranks, and runs in a group of {}",
+                self.comm.world()
+            )));
+        }
+        let place = (self.place)(graph, node);
+        Ok(Request { kind, name: kind.name(), ty: ty.clone(), node: node.0, place })
+    }
+}
+
 /// Collectives that have started and are not waited for yet, by the node that starts them.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets(Vec<(NodeId, Ticket)>);
@@ -20,14 +40,7 @@ impl Tickets {
         (kind, world): (CollectiveKind, u32),
         ty: &Type,
     ) -> Result<(), OpError> {
-        if world != link.comm.world() {
-            return Err(OpError::new(format!(
-                "the step is compiled for {world} ranks, and runs in a group of {}",
-                link.comm.world()
-            )));
-        }
-        let place = (link.place)(graph, node);
-        let request = Request { kind, name: kind.name(), ty: ty.clone(), node: node.0, place };
+        let request = link.request(graph, node, (kind, world), ty)?;
         self.0.push((node, link.comm.start(request)?));
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Failure;
+use super::{Failure, Watch};
 
 /// One rank's end of an engine.
 pub(super) trait Transport: Send {
@@ -19,6 +19,9 @@ pub(super) trait Transport: Send {
 
     /// The first failure that this rank has heard of.
     fn failure(&self) -> Option<Failure>;
+
+    /// As [`super::Comm::watch`].
+    fn watch(&self) -> Option<Watch>;
 
     /// Tells all ranks. The first failure of a group counts; what came first is returned.
     fn fail(&mut self, failure: Failure) -> Failure;

@@ -11,7 +11,9 @@ use super::{
     context::Context,
     error::While,
     kernels::merged::TABLE_WORDS,
+    memory::Event,
     module::Function,
+    nccl::{Collective, Group},
     product::{Operands, Prepared},
     staging::Words,
     work::{Address, Arg, Work},
@@ -52,6 +54,16 @@ pub(super) enum Bound {
         bytes: usize,
         to: CUdeviceptr,
     },
+    /// A collective starts, beside what comes next; `collectives` binds it.
+    Start {
+        group: Arc<Group>,
+        collective: Collective,
+        /// Its operand is there.
+        ready: Arc<Event>,
+        done: Arc<Event>,
+    },
+    /// What comes next needs a collective to be over.
+    Join(Arc<Event>),
 }
 
 /// The arguments of a kernel.
@@ -89,7 +101,7 @@ impl Params {
     }
 }
 
-// SAFETY: addresses, and descriptors that one thread uses at a time.
+// SAFETY: addresses, events, and descriptors that one thread uses at a time.
 unsafe impl Send for Bound {}
 
 /// The launches of works, as the modules want them: source and name.
@@ -194,6 +206,8 @@ impl Bound {
                 let bytes = unsafe { std::slice::from_raw_parts(*from, *bytes) };
                 unsafe { result::memcpy_htod_async(*to, bytes, stream) }.during("uploading a constant")
             }
+            Bound::Start { group, collective, ready, done } => group.enqueue(collective, stream, ready, done),
+            Bound::Join(done) => done.hold(stream),
         }
     }
 }

@@ -152,6 +152,13 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
+    /// What tells this device from all others, on all machines.
+    pub fn uuid(&self) -> Result<[u8; 16], OpError> {
+        let device = device::get(self.info.index.cast_signed()).during("asking for its number")?;
+        let uuid = device::get_uuid(device).during("asking for its number")?;
+        Ok(uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))
+    }
+
     /// As users name it.
     pub fn title(&self) -> String {
         format!("cuda:{}", self.info.index)

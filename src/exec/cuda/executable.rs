@@ -6,14 +6,17 @@ use std::sync::{
 };
 
 use cudarc::driver::sys::CUdeviceptr;
+use rustc_hash::FxHashMap;
 
 use super::{
     bind::{Bound, Memory, bind, launches},
+    collectives::Binder,
     context::Context,
     host::Host,
     kernels,
     memory::Captured,
     module::Function,
+    nccl::{Group, Path},
     prepare::{self, Action, Step, Stretch},
     session::Cuda,
     spread::spread,
@@ -53,6 +56,8 @@ pub struct Executable {
     records: bool,
     /// As in [`Stats::taken_bytes`].
     pub(super) taken: u64,
+    /// How its collectives went to other ranks.
+    pub(super) path: Path,
     pub(super) printer: Option<Printer>,
     is_uploaded: bool,
     on_the_way: Option<OnTheWay>,
@@ -73,10 +78,13 @@ pub(super) enum OnTheWay {
     Done(Vec<Tensor>),
 }
 
-/// Work that the device does without the host, and what the host does then.
+/// Work that the device does without the host, and what follows it.
+#[derive(Default)]
 pub(super) struct Part {
     pub(super) bound: Vec<Bound>,
     pub(super) captured: Option<Captured>,
+    /// The start or the end of a collective behind it, which is never recorded.
+    pub(super) collective: Option<(OpId, Bound)>,
     host: Option<OpId>,
     /// Whether the work, or what the host does, writes persistent tensors.
     writes: bool,
@@ -165,6 +173,7 @@ impl Executable {
             high_water,
             records: cuda.records,
             taken: 0,
+            path: Path::Unknown,
             printer: None,
             is_uploaded: false,
             on_the_way: None,
@@ -271,9 +280,11 @@ impl Executable {
         let plan = Arc::clone(&self.plan);
         let fail = RunError::of_no_op;
         let arena = cuda.arena();
+        let group = self.agree_with_ranks(cuda, call.link).map_err(fail)?;
+        self.path = cuda.path;
         let mut binding = match self.binding.take() {
             Some(binding) if binding.arena == arena && binding.slots == addresses => binding,
-            _ => self.bind(arena, addresses).map_err(fail)?,
+            _ => self.bind(arena, addresses, group.as_ref()).map_err(fail)?,
         };
         let taken = self.staging.take(&|_, root| root_address(arena, &binding.slots, root));
         taken.map_err(fail)?;
@@ -305,6 +316,10 @@ impl Executable {
                 None => enqueue(part),
             };
             started.map_err(|error| fail(half(error)))?;
+            if let Some((op, collective)) = &part.collective {
+                let started = collective.enqueue(&self.context, cuda.compute.raw());
+                started.map_err(|error| RunError { node: node_of(&plan, *op), error: half(error) })?;
+            }
             if let Some(op) = part.host {
                 let node = node_of(&plan, op);
                 let fail = |error| RunError { node, error: half(error) };
@@ -327,14 +342,29 @@ impl Executable {
     }
 
     /// Puts addresses into all work.
-    fn bind(&self, arena: CUdeviceptr, slots: Vec<CUdeviceptr>) -> Result<Binding, OpError> {
+    fn bind(
+        &self,
+        arena: CUdeviceptr,
+        slots: Vec<CUdeviceptr>,
+        group: Option<&Arc<Group>>,
+    ) -> Result<Binding, OpError> {
+        let (context, steps) = (&self.context, self.steps.as_slice());
+        let mut collectives =
+            group.map(|group| Binder { context, group, steps, begun: FxHashMap::default() });
         let words = self.staging.words();
         let memory = Planned { arena, slots: &slots, words, constants: &self.constants };
         let mut parts = Vec::new();
         for (stretch, functions) in self.stretches.iter().flatten().zip(&self.functions) {
             let works = stretch.works.iter().map(|(op, work)| (*op, work));
             let bound = bind_all(&self.context, works, functions, &memory)?;
-            parts.push(Part { bound, captured: None, host: stretch.host, writes: stretch.writes });
+            let mut part = Part { bound, host: stretch.host, writes: stretch.writes, ..Part::default() };
+            if let (Some(op), Some(collectives)) = (stretch.host, &mut collectives)
+                && let Some(bound) = collectives.bind(op, &memory)?
+            {
+                part.collective = Some((op, bound));
+                part.host = None;
+            }
+            parts.push(part);
         }
         Ok(Binding { arena, slots, parts, is_warm: false })
     }

@@ -11,7 +11,7 @@ use std::{
 use cudarc::{
     cublaslt,
     driver::{self, sys::CUresult},
-    nvrtc,
+    nccl, nvrtc,
 };
 use libloading::Library;
 
@@ -70,6 +70,9 @@ const DRIVER_FUNCTIONS: &[&str] = &[
     "cuStreamDestroy_v2",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",
+    "cuStreamQuery",
+    "cuEventQuery",
+    "cuDeviceGetUuid_v2",
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuEventCreate",
@@ -115,6 +118,22 @@ const CUBLASLT_FUNCTIONS: &[&str] = &[
     "cublasLtMatmul",
 ];
 
+const NCCL_FUNCTIONS: &[&str] = &[
+    "ncclGetVersion",
+    "ncclGetUniqueId",
+    "ncclGetErrorString",
+    "ncclCommInitRankConfig",
+    "ncclCommGetAsyncError",
+    "ncclCommAbort",
+    "ncclCommFinalize",
+    "ncclCommDestroy",
+    "ncclAllReduce",
+    "ncclAllGather",
+    "ncclReduceScatter",
+    "ncclBroadcast",
+    "ncclReduce",
+];
+
 /// The driver, initialised.
 #[derive(Debug)]
 pub(super) struct Driver {
@@ -149,6 +168,12 @@ pub(super) fn compiler() -> Result<&'static Compiler, Unavailable> {
 pub(super) fn products() -> Result<(), Unavailable> {
     static FOUND: OnceLock<Result<(), Unavailable>> = OnceLock::new();
     FOUND.get_or_init(find_products).clone()
+}
+
+/// NCCL, which connects the GPUs of several ranks, looked for once in a process: its version.
+pub fn collectives() -> Result<&'static str, Unavailable> {
+    static FOUND: OnceLock<Result<String, Unavailable>> = OnceLock::new();
+    FOUND.get_or_init(find_nccl).as_ref().map(String::as_str).map_err(Unavailable::clone)
 }
 
 fn find_driver() -> Result<Driver, Unavailable> {
@@ -274,6 +299,30 @@ fn find_products() -> Result<(), Unavailable> {
     }
 }
 
+fn find_nccl() -> Result<String, Unavailable> {
+    const INSTALL: &str = "install NCCL 2.14 or newer, or `pip install nvidia-nccl-cu13` and name the folder of its `libnccl` in `TG_CUDA_LIBRARIES`; without it collectives go through the host";
+    driver()?;
+    let is_there = || unsafe { nccl::sys::is_culib_present() };
+    if !is_there() {
+        toolkit_folders().iter().for_each(|folder| preload(folder, &["nccl"]));
+    }
+    if !is_there() {
+        return Err(Unavailable::new("NCCL was not found (`libnccl`)", INSTALL));
+    }
+    // SAFETY: found just now, so this does not panic.
+    let library = unsafe { nccl::sys::culib() };
+    if let Some(missing) = missing(library, NCCL_FUNCTIONS) {
+        return Err(Unavailable::new(format!("NCCL is too old: it has no `{missing}`"), INSTALL));
+    }
+    let mut version: c_int = 0;
+    // SAFETY: the function is there, and writes one number.
+    let asked = unsafe { nccl::sys::ncclGetVersion(&raw mut version) };
+    if asked != nccl::sys::ncclResult_t::ncclSuccess {
+        return Err(Unavailable::new("NCCL does not tell its version", INSTALL));
+    }
+    Ok(format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100))
+}
+
 /// The first of these functions that a library does not have.
 fn missing(library: &Library, functions: &[&'static str]) -> Option<&'static str> {
     // SAFETY: the addresses are not used.
@@ -294,7 +343,7 @@ fn preload_chosen() {
     let Some(folders) = env::var_os(LIBRARIES_VARIABLE) else { return };
     for folder in env::split_paths(&folders) {
         // NVRTC does not find its builtins beside itself.
-        preload(&folder, &["cuda", "nvrtc-builtins", "nvrtc", "cublasLt"]);
+        preload(&folder, &["cuda", "nvrtc-builtins", "nvrtc", "cublasLt", "nccl"]);
     }
 }
 

@@ -1,7 +1,10 @@
 //! Memory of the device and pinned memory of the host, streams, events and graphs: each is given back
 //! when it is dropped.
 
-use std::{fmt, ptr, sync::Arc};
+use std::{
+    fmt, ptr,
+    sync::{Arc, OnceLock},
+};
 
 use cudarc::driver::{
     result::{self, event, graph, stream},
@@ -14,6 +17,7 @@ use cudarc::driver::{
 use super::{
     context::Context,
     error::{Room, While},
+    nccl::Group,
 };
 use crate::ops::OpError;
 
@@ -168,6 +172,8 @@ impl Drop for Pinned {
 pub(super) struct Stream {
     context: Arc<Context>,
     raw: CUstream,
+    /// Whose collectives its work waits for.
+    group: OnceLock<Arc<Group>>,
 }
 
 // SAFETY: a stream may be used from any thread where its context is current, from several at once.
@@ -179,16 +185,24 @@ impl Stream {
     pub fn new(context: &Arc<Context>) -> Result<Stream, OpError> {
         context.enter()?;
         let raw = stream::create(stream::StreamKind::NonBlocking).during("starting")?;
-        Ok(Stream { context: Arc::clone(context), raw })
+        Ok(Stream { context: Arc::clone(context), raw, group: OnceLock::new() })
     }
 
     pub fn raw(&self) -> CUstream {
         self.raw
     }
 
+    /// From now on its work waits for collectives of a group.
+    pub fn joins(&self, group: &Arc<Group>) {
+        let _ = self.group.set(Arc::clone(group));
+    }
+
     /// Waits until all work of the stream is done.
     pub fn wait(&self, doing: &str) -> Result<(), OpError> {
         self.context.enter()?;
+        if let Some(group) = self.group.get() {
+            return group.wait(self.raw, doing);
+        }
         // SAFETY: the stream is alive.
         unsafe { stream::synchronize(self.raw) }.during(doing)
     }
@@ -255,12 +269,33 @@ pub(super) struct Event {
 
 // SAFETY: as for streams.
 unsafe impl Send for Event {}
+// SAFETY: as for streams.
+unsafe impl Sync for Event {}
 
 impl Event {
     pub fn new(context: &Arc<Context>) -> Result<Event, OpError> {
         context.enter()?;
         let raw = event::create(CUevent_flags_enum::CU_EVENT_DISABLE_TIMING).during("starting")?;
         Ok(Event { context: Arc::clone(context), raw, is_recorded: false })
+    }
+
+    /// Marks the end of all that is in a stream by now, any number of times.
+    pub fn mark(&self, stream: CUstream) -> Result<(), OpError> {
+        // SAFETY: the event and the stream are alive.
+        unsafe { event::record(self.raw, stream) }.during("ordering its work")
+    }
+
+    /// What is added to a stream after this runs after the moment that was marked last.
+    pub fn hold(&self, stream: CUstream) -> Result<(), OpError> {
+        let flags = cudarc::driver::sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: the event and the stream are alive.
+        unsafe { stream::wait_event(stream, self.raw, flags) }.during("ordering its work")
+    }
+
+    /// Whether the moment that was marked last is over.
+    pub fn is_over(&self) -> bool {
+        // SAFETY: the event is alive.
+        unsafe { event::query(self.raw) }.is_ok()
     }
 
     /// Lets the host wait for it, if it was recorded.

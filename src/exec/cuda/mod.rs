@@ -5,6 +5,7 @@
 
 mod bind;
 mod cache;
+mod collectives;
 mod context;
 mod error;
 mod executable;
@@ -17,6 +18,7 @@ mod library;
 mod memory;
 mod merge;
 mod module;
+mod nccl;
 mod prepare;
 mod product;
 mod session;
@@ -30,7 +32,9 @@ pub use context::{DeviceInfo, devices, usable};
 pub use executable::Executable;
 pub(crate) use kernels::workspace;
 pub use library::Unavailable;
+pub use library::collectives;
 pub use memory::Block;
+pub use nccl::Path;
 pub use session::Cuda;
 pub use sources::{COMPILE_OPTIONS, Source, sources};
 pub(crate) use staging::beside_bytes;

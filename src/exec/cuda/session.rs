@@ -5,9 +5,10 @@ use std::{env, sync::Arc};
 use super::{
     context::{Context, count},
     memory::{Block, Stream},
+    nccl::{self, Group, Path},
 };
 use crate::{
-    exec::Persistent,
+    exec::{Persistent, comm::Comm},
     ops::{Cause, OpError},
     plan::Plan,
     report::Bytes,
@@ -18,6 +19,9 @@ const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
 
 /// Set to 0, steps are started op by op, not recorded and replayed.
 const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
+
+/// Set to 0, collectives go through the host, also where NCCL is there.
+const NCCL_VARIABLE: &str = "TG_CUDA_NCCL";
 
 /// A device in use by one session.
 pub struct Cuda {
@@ -34,6 +38,9 @@ pub struct Cuda {
     free_before: u64,
     /// How many of them are gone since memory was taken last.
     pub(super) taken: u64,
+    /// How collectives go to other ranks, as soon as that was decided.
+    pub(super) path: Path,
+    group: Option<Arc<Group>>,
 }
 
 impl Cuda {
@@ -49,6 +56,8 @@ impl Cuda {
             records: env::var_os(RECORD_VARIABLE).is_none_or(|value| value != "0"),
             free_before: context.memory()?.0,
             taken: 0,
+            path: Path::Unknown,
+            group: None,
             context,
         })
     }
@@ -85,7 +94,21 @@ impl Cuda {
 
     /// Waits for all work of the session.
     pub fn wait(&self) -> Result<(), OpError> {
-        self.compute.wait("running a step").and(self.copies.wait("uploading the inputs"))
+        let collectives = self.group.as_ref().map_or(Ok(()), |group| group.wait_for_all());
+        collectives.and(self.compute.wait("running a step")).and(self.copies.wait("uploading the inputs"))
+    }
+
+    /// The group of all GPUs, where each rank has one and NCCL connects them. Decided once, by all ranks
+    /// together.
+    pub(super) fn group(&mut self, comm: &mut dyn Comm) -> Result<Option<Arc<Group>>, OpError> {
+        if self.path == Path::Unknown {
+            let is_wanted = env::var_os(NCCL_VARIABLE).is_none_or(|value| value != "0");
+            (self.path, self.group) = nccl::connect(&self.context, comm, is_wanted)?;
+            if let Some(group) = &self.group {
+                self.compute.joins(group);
+            }
+        }
+        Ok(self.group.clone())
     }
 
     /// The first byte of the arena.

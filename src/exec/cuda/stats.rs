@@ -2,7 +2,8 @@
 
 use super::{
     executable::Executable,
-    prepare::{Action, Step},
+    nccl::Path,
+    prepare::{Action, HostAction, Step},
     work::Work,
 };
 
@@ -15,10 +16,14 @@ pub struct Stats {
     pub products: usize,
     /// Copies, fills and uploads of constants.
     pub copies: usize,
-    /// Parts between which the host has something to do; each is one recorded graph.
+    /// Parts between which the host has something to do, or a collective starts or ends; each is one recorded graph.
     pub parts: usize,
     /// Whether the parts are recorded by now.
     pub is_recorded: bool,
+    /// Collectives of several ranks.
+    pub collectives: usize,
+    /// How they went to the other ranks.
+    pub path: Path,
     /// Bytes on the device that are not part of the plan: the scalars of the step, and a place for the
     /// inputs of the next one.
     pub beside_bytes: u64,
@@ -37,8 +42,12 @@ impl Stats {
 impl Executable {
     /// How much a step gives the device to do.
     pub fn stats(&self) -> Stats {
-        let mut stats =
-            Stats { beside_bytes: self.staging.device_bytes(), taken_bytes: self.taken, ..Stats::default() };
+        let mut stats = Stats {
+            beside_bytes: self.staging.device_bytes(),
+            taken_bytes: self.taken,
+            path: self.path,
+            ..Stats::default()
+        };
         let mut count = |work: &Work| match work {
             Work::Launch(_) => stats.kernels += 1,
             Work::Product(_) => stats.products += 1,
@@ -48,7 +57,13 @@ impl Executable {
             Some(stretches) => stretches.iter().flat_map(|s| &s.works).for_each(|(_, work)| count(work)),
             None => self.steps.iter().flat_map(Step::works).for_each(count),
         }
-        stats.parts = 1 + self.steps.iter().filter(|step| matches!(step.action, Action::Host(_))).count();
+        for step in &self.steps {
+            if let Action::Host(action) = &step.action {
+                stats.parts += 1;
+                stats.collectives += usize::from(matches!(action, HostAction::Start { .. }));
+            }
+        }
+        stats.parts += 1;
         let parts = self.binding.as_ref().map(|binding| &binding.parts);
         stats.is_recorded = parts.is_some_and(|parts| {
             parts.iter().any(|part| part.captured.is_some())
