@@ -31,29 +31,45 @@ pub(in crate::exec::cuda) fn blocks(launch: &Launch) -> u64 {
     launch.grid.iter().map(|&size| u64::from(size)).product()
 }
 
-/// The text in which each kernel of `source` runs for a table: `NAME_merged` for `NAME`.
+/// The text in which each kernel of `source` runs for a table: `NAME_merged` for `NAME`, right behind it, so that
+/// conditions of the preprocessor hold for both.
 pub(in crate::exec::cuda) fn source(source: &str) -> Arc<str> {
     let mut pieces = source.split(KERNEL);
     let mut text = TEXT.replace("TABLE_WORDS", &TABLE_WORDS.to_string());
     text.push_str(pieces.next().unwrap_or_default());
-    let mut kernels = String::new();
     for piece in pieces {
         let (name, rest) = piece.split_once('(').unwrap_or((piece, ""));
-        let parameters = rest.split_once(") {").map_or("", |(parameters, _)| parameters);
+        let (parameters, body) = rest.split_once(") {").unwrap_or((rest, ""));
         let count = parameters.split(',').filter(|parameter| !parameter.trim().is_empty()).count();
-        // Writing to a string cannot fail.
-        let _ = write!(text, "static __device__ inline void {name}(const MergedBlock& merged_block, {rest}");
+        let (body, behind) = body.split_at(end_of_block(body));
         let arguments: Vec<String> =
             (1..=count).map(|k| format!("MergedWord{{table.words[at + {k}]}}")).collect();
+        // Writing to a string cannot fail.
         let _ = write!(
-            kernels,
-            "\n{KERNEL}{name}_merged(const __grid_constant__ MergedTable table, i64 count) {{\n    \
-             MERGED_PLACE(blockIdx.x, {})\n    {name}(block, {});\n}}\n",
+            text,
+            "static __device__ inline void {name}(const MergedBlock& merged_block, {parameters}) {{{}\n\
+             {KERNEL}{name}_merged(const __grid_constant__ MergedTable table, i64 count) {{\n    \
+             MERGED_PLACE(blockIdx.x, {})\n    {name}(block, {});\n}}\n{behind}",
+            body.replace("blockIdx", "merged_block"),
             count + 1,
             arguments.join(", ")
         );
     }
-    (text.replace("blockIdx", "merged_block") + &kernels).into()
+    text.into()
+}
+
+/// Behind the brace that closes a block whose opening one is before this text.
+fn end_of_block(text: &str) -> usize {
+    let mut open = 1usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'{' => open += 1,
+            b'}' if open == 1 => return at + 1,
+            b'}' => open -= 1,
+            _ => {}
+        }
+    }
+    text.len()
 }
 
 /// The one launch that is all of these, which have one kernel and as many threads a block. Of all words and
