@@ -141,6 +141,31 @@ step train(x: f32[128, 8]) {
             ),
         ),
         (
+            "one region of the program around dropout, state and another region",
+            with(
+                "model Norm() {
+  state running: f32[8] = zeros()
+  fn forward(x) {
+    let m = mean(x, axis: 0)
+    running := 0.9 * running + 0.1 * m
+    x - running
+  }
+}
+let norm = Norm()
+step train(x: f32[128, 8]) {
+  let y = checkpoint < {
+    let h = norm(x)
+    for b in net.blocks[0..3] { h = b(nn.dropout(h, 0.2)) }
+    h = checkpoint < { let z = net.blocks[3](h); net.blocks[4](nn.dropout(z, 0.2)) } >
+    net.blocks[5](h)
+  } >
+  let l = mean(square(y))
+  minimize l over net with optim.sgd(lr: 0.1, momentum: 0.9)
+  return l
+}",
+            ),
+        ),
+        (
             "two losses",
             with(
                 "step train(x: f32[128, 8]) {
@@ -290,6 +315,19 @@ fn case_one_in_nested_groups_by_hand() {
     assert!(convolution_work(&plan) <= 1.62, "{}", convolution_work(&plan));
 }
 
+/// A region of the program makes all its values again at once. A budget puts regions inside of it.
+#[test]
+fn case_one_inside_of_one_written_region() {
+    let one = "y = checkpoint < { let z = y; for b in blocks { z = b(z) }; z } >";
+    let written = plan(&blocks(one, ""));
+    assert!(written.peak_bytes() > 6000 * MIB, "{}", written.peak_bytes());
+    let nested = plan(&blocks(one, "budget 1800 MiB"));
+    assert!(nested.peak_bytes() <= 1800 * MIB, "{}", nested.peak_bytes());
+    let (all, again) = (convolution_work(&written), convolution_work(&nested));
+    println!("one written region {all:.3}, nested in 1800 MiB {again:.3}");
+    assert!(again - all <= 0.34, "{all} and {again}");
+}
+
 /// The fewest convolutions to compute again on a chain of `n` layers with room for `m` activations
 /// beside the input of the chain and the two gradients of a layer. A relu's gradient needs its result,
 /// a convolution's its input. Either the first result stays, or that of layer `k` does, and the layers
@@ -406,6 +444,10 @@ fn budgets_that_are_written_wrong() {
     for (statements, message) in cases {
         assert_eq!(messages(&small(statements)), message);
     }
+    assert_eq!(
+        messages(&small("ensure peak <= -1")),
+        "5: TG0210 a peak is a size in bytes, got -1 bytes: it cannot be negative | write `ensure peak <= 4 GiB`"
+    );
     let text = messages("budget 4 GiB");
     assert!(text.contains("`budget` outside of a step"), "{text}");
     let text = messages("step f(x: f32[4]) {\n  return checkpoint < { budget 1 MiB; x } >\n}");

@@ -199,3 +199,27 @@ fn a_deep_network_trains_within_its_budget() {
     let text = tg(&["plan", "--step", "train"], "budget.tg", &["BUDGET=100000000"]);
     assert!(text.contains("nothing added, the step fits as it is written"), "{text}");
 }
+
+#[test]
+fn all_hold_their_promises_on_a_gpu() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        if name.ends_with(".tg") {
+            tg(&["check", "--target", "cuda"], &name, &[]);
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count} examples");
+}
+
+#[test]
+fn blocks_need_no_workspace_on_a_gpu_and_a_second_slot_for_their_images() {
+    let printed = tg(&["plan", "--target", "cuda"], "blocks.tg", &[]);
+    assert!(printed.contains("step train: peak 3848.5 MiB"), "{printed}");
+    let workspace = "  workspace 52.0 KiB at most (sum, line 21), 0 B of it at the peak\n";
+    assert!(printed.contains(workspace), "{printed}");
+    let slot = "  second input slot 49.0 MiB, beside the peak: 3897.5 MiB in all\n";
+    assert!(printed.contains(slot), "{printed}");
+}

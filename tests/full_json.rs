@@ -10,6 +10,8 @@ mod check;
 mod cut;
 #[path = "full_json/refuted.rs"]
 mod refuted;
+#[path = "full_json/search.rs"]
+mod search;
 
 use std::{path::PathBuf, process::Command};
 
@@ -113,10 +115,12 @@ fn programs_of_many_kinds() {
 fn a_case_distinction_can_be_followed() {
     let steps = accept("examples/blocks.tg", &["--set", "DEPTH=16"]);
     let step = steps.iter().find(|step| !step["bound"]["refutation"].is_null()).expect("one is proved so");
-    let mut broken = step.clone();
-    broken["bound"]["refutation"]["end"] = serde_json::json!({ "cut": 0 });
-    let fault = Step::read(&broken).and_then(|step| step.check()).unwrap_err();
-    assert!(fault.contains("refutation"), "{fault}");
+    for end in [serde_json::json!({ "cut": 0 }), serde_json::json!({ "last": [0, 1] })] {
+        let mut broken = step.clone();
+        broken["bound"]["refutation"] = serde_json::json!({ "edges": [], "end": end });
+        let fault = Step::read(&broken).and_then(|step| step.check()).unwrap_err();
+        assert!(fault.contains("refutation"), "{fault}");
+    }
 }
 
 /// What is changed, and how.

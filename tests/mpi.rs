@@ -3,6 +3,8 @@
 
 #[path = "support/folder.rs"]
 mod folder;
+#[path = "support/softdevice.rs"]
+mod softdevice;
 
 use std::{
     fs,
@@ -199,6 +201,20 @@ fn a_rank_that_ends_early_is_named() {
     assert!(exit.is_some_and(|code| code != 0) && err.contains("rank 1 has ended, and rank 0"), "{err}");
 }
 
+/// A rank that has ended does not wait for ever for one that goes on by itself.
+#[test]
+fn a_rank_that_does_not_end_is_named() {
+    if !has_mpi() {
+        return;
+    }
+    let text = "let n = 1\nif rank == 1 { n = 1000000000 }\nlet k = 0\nfor i in 0..n { k = k + 1 }";
+    let begin = Instant::now();
+    let (exit, _, err) = Folder::of("late_end", text).run(2, &["--comm-timeout", "1"]);
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    assert!(exit.is_some_and(|code| code != 0), "{err}");
+    assert!(err.contains("rank 1 did not come to its end within 1 s"), "{err}");
+}
+
 #[test]
 fn the_number_of_ranks_is_that_of_mpirun() {
     if !has_mpi() {
@@ -209,6 +225,33 @@ fn the_number_of_ranks_is_that_of_mpirun() {
     let (exit, _, err) = folder.run(2, &["--world", "3"]);
     assert!(exit.is_some_and(|code| code != 0), "{err}");
     assert!(err.contains("`--world 3`, and `mpirun` has started 2 ranks"), "{err}");
+}
+
+/// A rank that finds no device says so at once, while the other one is on its way into a collective.
+#[test]
+fn a_rank_without_a_device_ends_the_others() {
+    let Some(libraries) = softdevice::folder().filter(|_| has_mpi()) else { return };
+    let text = "step f(x: f32[4]) { return all_reduce(x) }\nf(ones([4]))";
+    let folder = Folder::of("device", text);
+    let command = "[ $OMPI_COMM_WORLD_RANK = 0 ] || export SOFTDEVICE_COUNT=0; exec \"$0\" \"$@\"";
+    let begin = Instant::now();
+    let job = Command::new("mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", "2", "sh", "-c", command])
+        .arg(env!("CARGO_BIN_EXE_tg"))
+        .args(["run", "--engine", "mpi", "--device", "cuda", "--comm-timeout", "30", "p.tg"])
+        .current_dir(&folder.0)
+        .envs([("TG_CUDA_LIBRARIES", libraries.to_path_buf()), ("TG_CACHE_DIR", libraries.join("cache"))])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("mpirun starts");
+    let (exit, _, err) = texts(finish(job));
+    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
+    assert!(exit.is_some_and(|code| code != 0), "{err}");
+    let flat = err.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("no device that it can use") && flat.contains("on rank 1"), "{err}");
+    assert!(!err.contains("on rank 0"), "{err}");
 }
 
 /// The process of a rank among the children of `mpirun`.

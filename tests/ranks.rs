@@ -5,6 +5,7 @@ mod ranks {
     pub mod failures;
     #[path = "../support/folder.rs"]
     mod folder;
+    pub mod hook_files;
     pub mod script;
     pub mod shard;
     pub mod shard_files;

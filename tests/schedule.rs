@@ -185,6 +185,29 @@ fn random_graphs_of_up_to_18_ops_are_near_the_optimum() {
 }
 
 #[test]
+fn random_graphs_of_20_to_200_ops_are_near_their_bound() {
+    let (mut sum, mut worst, mut tight) = (0.0, 0.0f64, 0);
+    const COUNT: u64 = 40;
+    for seed in 0..COUNT {
+        let shape = Shape { ops: 20 + (seed as usize * 37) % 181, dense: seed % 2 == 0 };
+        let graph = graph(&mut Random::new(seed), shape);
+        let plan = plan(&graph);
+        let (peak, bound) = (plan.live_peak_bytes, plan.lower_bound_bytes);
+        assert!(bound <= peak, "seed {seed}");
+        let gap = peak.max(1) as f64 / bound.max(1) as f64 - 1.0;
+        worst = worst.max(gap);
+        sum += gap;
+        tight += u64::from(bound == peak);
+    }
+    let mean = 100.0 * sum / COUNT as f64;
+    println!(
+        "20 to 200 ops: mean gap {mean:.3} %, worst {:.2} %, tight in {tight} of {COUNT}",
+        100.0 * worst
+    );
+    assert!(mean < 1.5 && tight * 10 >= COUNT * 7, "mean gap {mean} %, tight in {tight} of {COUNT}");
+}
+
+#[test]
 fn larger_random_graphs_are_legal_in_every_kind_of_order() {
     for seed in 0..16u64 {
         let shape = Shape { ops: 20 + (seed as usize * 23) % 160, dense: seed % 2 == 0 };

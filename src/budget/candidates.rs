@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashSet;
 
 use super::{
-    chain::{Chain, chains},
+    chain::{Chain, chains, inner_chains},
     dp::{SLOTS, Step, Table},
     facts::Facts,
     replay::Assignment,
@@ -34,31 +34,30 @@ impl<'g> Candidates<'g> {
         if !graph.shards.is_empty() {
             return Candidates { graph, chains: Vec::new(), steps: Vec::new() };
         }
-        let facts = Facts::of(graph);
-        let chains = chains(graph, &facts);
-        let whole = chains.iter().map(Chain::plain_bytes).max().unwrap_or(0);
-        let step: f64 = facts.flops.iter().sum();
-        let mut found: Vec<(f64, Vec<Vec<Step>>)> = Vec::new();
-        let mut known: FxHashSet<Vec<Vec<Step>>> = FxHashSet::default();
-        for range in RANGES {
-            let unit = unit(&chains, (whole / range).div_ceil(SLOTS as u64).max(1));
-            let tables: Vec<Table> = chains.iter().map(|c| Table::new(c, unit)).collect();
-            let mut last = f64::INFINITY;
-            for m in 0..=SLOTS {
-                let cost: f64 = tables.iter().map(|t| f64::from(t.cost(m))).sum();
-                if cost < last && cost <= MOST_WORK * step {
-                    last = cost;
-                    let steps: Vec<Vec<Step>> = tables.iter().filter_map(|t| t.solution(m)).collect();
-                    let is_plain = steps.iter().flatten().all(|s| matches!(s, Step::Stage { mode: 0, .. }));
-                    if steps.len() == chains.len() && !is_plain && known.insert(steps.clone()) {
-                        found.push((cost, steps));
-                    }
-                }
+        let step = Facts::of(graph, 0);
+        let outer = chains(graph, &step);
+        let step: f64 = step.flops.iter().sum();
+        let inner = inner_chains(graph);
+        let mut found = solutions(&outer, step);
+        if !inner.is_empty() {
+            // Inside of the regions that are written, outside of them, and both with the same memory.
+            let plain = |count: usize| vec![Vec::new(); count];
+            for (_, steps) in &mut found {
+                steps.extend(plain(inner.len()));
             }
+            let inside = solutions(&inner, step);
+            found.extend(inside.into_iter().map(|(cost, s)| (cost, [plain(outer.len()), s].concat())));
+        }
+        let is_both = !inner.is_empty() && !outer.is_empty();
+        let chains: Vec<Chain> = outer.into_iter().chain(inner).collect();
+        if is_both {
+            found.extend(solutions(&chains, step));
         }
         // A stable sort: of the same work, the finer unit comes later and takes less memory.
         found.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Candidates { graph, chains, steps: found.into_iter().map(|(_, steps)| steps).collect() }
+        let mut known: FxHashSet<Vec<Vec<Step>>> = FxHashSet::default();
+        let steps = found.into_iter().map(|(_, steps)| steps).filter(|s| known.insert(s.clone())).collect();
+        Candidates { graph, chains, steps }
     }
 
     pub fn len(&self) -> usize {
@@ -73,6 +72,32 @@ impl<'g> Candidates<'g> {
             None => plain,
         }
     }
+}
+
+/// For amounts of memory, the steps with the least extra work and that work. A chain that stays as it is has
+/// no steps.
+fn solutions(chains: &[Chain], step: f64) -> Vec<(f64, Vec<Vec<Step>>)> {
+    let whole = chains.iter().map(Chain::plain_bytes).max().unwrap_or(0);
+    let is_plain = |s: &Step| matches!(s, Step::Stage { mode: 0, .. });
+    let mut found: Vec<(f64, Vec<Vec<Step>>)> = Vec::new();
+    for range in RANGES {
+        let unit = unit(chains, (whole / range).div_ceil(SLOTS as u64).max(1));
+        let tables: Vec<Table> = chains.iter().map(|c| Table::new(c, unit)).collect();
+        let mut last = f64::INFINITY;
+        for m in 0..=SLOTS {
+            let cost: f64 = tables.iter().map(|t| f64::from(t.cost(m))).sum();
+            if cost < last && cost <= MOST_WORK * step {
+                last = cost;
+                let mut steps: Vec<Vec<Step>> = tables.iter().filter_map(|t| t.solution(m)).collect();
+                let is_whole = steps.len() == chains.len();
+                steps.iter_mut().filter(|s| s.iter().all(is_plain)).for_each(Vec::clear);
+                if is_whole && steps.iter().any(|s| !s.is_empty()) {
+                    found.push((cost, steps));
+                }
+            }
+        }
+    }
+    found
 }
 
 /// A unit close to `about` of which the commonest crossing is a multiple, where that is larger.
@@ -91,17 +116,19 @@ fn unit(chains: &[Chain], about: u64) -> u64 {
 }
 
 fn assignment(graph: &Graph, chains: &[Chain], steps: &[Vec<Step>], plain: &Assignment) -> Assignment {
-    let mut build = Build { graph, regions: Vec::new() };
+    let mut build = Build { graph, regions: Vec::new(), homes: Vec::new() };
     for (chain, steps) in chains.iter().zip(steps) {
         build.steps(chain, steps, None);
     }
     let added = build.regions.len();
+    let place_of = |written: RegionId| added + written.0 as usize;
+    for (k, home) in build.homes.iter().enumerate() {
+        let parent = &mut build.regions[k].0;
+        *parent = parent.or(home.map(place_of));
+    }
     // Those of the program are inside of the innermost that is around them.
     for region in &graph.regions {
-        let parent = match region.parent {
-            Some(parent) => Some(added + parent.0 as usize),
-            None => build.innermost(added, region.nodes.start),
-        };
+        let parent = build.innermost(region.parent, region.nodes.start).or(region.parent.map(place_of));
         build.regions.push((parent, region.clone()));
     }
     // Parents come before children, in the order of the source.
@@ -127,7 +154,7 @@ fn assignment(graph: &Graph, chains: &[Chain], steps: &[Vec<Step>], plain: &Assi
     for (k, (_, region)) in build.regions[..added].iter().enumerate() {
         for id in region.nodes.clone() {
             let node = graph.node(NodeId(id));
-            if node.region().is_none() && !is_leaf(&node) {
+            if node.region() == build.homes[k] && !is_leaf(&node) {
                 region_of[id as usize] = Some(place[k]);
             }
         }
@@ -144,6 +171,8 @@ struct Build<'g> {
     graph: &'g Graph,
     /// With the position of the parent; parents first.
     regions: Vec<(Option<usize>, Region)>,
+    /// Of each that was added: the region of the program that it is inside of.
+    homes: Vec<Option<RegionId>>,
 }
 
 impl Build<'_> {
@@ -157,8 +186,13 @@ impl Build<'_> {
                     }
                 }
                 Step::Region { first, end, inside } => {
-                    let this = self.region(chain, *first, *end, parent, Vec::new());
-                    self.steps(chain, inside, Some(this));
+                    // All stages of a region that is written are that region.
+                    let is_home = chain.home.is_some() && end - first == chain.stages.len();
+                    let this = match is_home {
+                        true => parent,
+                        false => Some(self.region(chain, *first, *end, parent, Vec::new())),
+                    };
+                    self.steps(chain, inside, this);
                 }
             }
         }
@@ -180,11 +214,13 @@ impl Build<'_> {
         let region =
             Region { parent: None, bind: Bind::All, policy: Policy::Nothing, keep, outputs, origin, nodes };
         self.regions.push((parent, region));
+        self.homes.push(chain.home);
         self.regions.len() - 1
     }
 
-    /// The innermost of the first `count` regions around a node.
-    fn innermost(&self, count: usize, node: u32) -> Option<usize> {
-        (0..count).rev().find(|&k| self.regions[k].1.nodes.contains(&node))
+    /// The innermost around a node of those that were added inside of a region of the program.
+    fn innermost(&self, home: Option<RegionId>, node: u32) -> Option<usize> {
+        let is_around = |k: &usize| self.homes[*k] == home && self.regions[*k].1.nodes.contains(&node);
+        (0..self.homes.len()).rev().find(is_around)
     }
 }

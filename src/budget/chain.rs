@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    facts::{Facts, is_there_anyway},
+    facts::{Facts, depths, is_there_anyway},
     keep,
 };
 use crate::{
-    ir::{Graph, NodeId, Role, ValueId},
+    ir::{Graph, NodeId, Policy, RegionId, Role, ValueId},
     ops::Alias,
 };
 
@@ -23,6 +23,8 @@ const WIDER: u64 = 3;
 
 /// A run of forward nodes without a gradient call in between.
 pub(super) struct Chain {
+    /// The region of the program that it is inside of.
+    pub home: Option<RegionId>,
     pub stages: Vec<Stage>,
     /// `crossing[k]`: what stages from `k` on need of those before, by maker. One more than stages.
     pub crossing: Vec<Vec<Crossing>>,
@@ -72,22 +74,58 @@ impl Chain {
     }
 }
 
+/// The chains outside of all regions of the program.
 pub(super) fn chains(graph: &Graph, facts: &Facts) -> Vec<Chain> {
     let blocks = blocks(graph);
-    let stretches = stretches(graph, facts, &blocks);
+    let stretches = stretches(graph, facts, blocks.get(&None).map_or(&[], Vec::as_slice));
+    all(graph, facts, stretches.into_iter().map(|stretch| (None, stretch)).collect())
+}
+
+/// The chains inside of regions of the program, whose backward pass makes all their values again at once.
+/// What a region keeps by a policy of its own, or by name, is its business.
+pub(super) fn inner_chains(graph: &Graph) -> Vec<Chain> {
+    let depths = depths(graph);
+    let mut chains = Vec::new();
+    for level in 1..=depths.iter().copied().max().unwrap_or(0) {
+        let facts = Facts::of(graph, level);
+        let is_free = |id: u32| {
+            let node = graph.node(NodeId(id));
+            !facts.in_call[id as usize] && node.role() == Role::Forward
+        };
+        let regions = graph.regions.iter().zip(0..).zip(&depths).filter(|(_, depth)| **depth == level);
+        let homes = regions.filter(|((region, _), _)| {
+            let is_plain = region.policy == Policy::Nothing && region.keep.is_empty();
+            is_plain && !region.nodes.is_empty() && region.nodes.clone().all(is_free)
+        });
+        let stretches = homes.map(|((region, id), _)| (Some(RegionId(id)), region.nodes.clone())).collect();
+        chains.extend(all(graph, &facts, stretches));
+    }
+    // One stage is the region itself.
+    chains.retain(|chain| chain.stages.len() > 1);
+    chains
+}
+
+fn all(graph: &Graph, facts: &Facts, stretches: Vec<(Option<RegionId>, Range<u32>)>) -> Vec<Chain> {
     let limit = (MAX_STAGES as f64 / (stretches.len() as f64).cbrt()) as usize;
     let limit = limit.clamp(MIN_STAGES, MAX_STAGES);
+    let blocks = blocks(graph);
     stretches
         .into_iter()
-        .map(|stretch| chain(graph, facts, &blocks, stretch, limit))
+        .map(|(home, stretch)| {
+            let blocks = blocks.get(&home).map_or(&[][..], Vec::as_slice);
+            Chain { home, ..chain(graph, facts, blocks, stretch, limit) }
+        })
         .filter(|chain| chain.stages.iter().any(|s| s.backward_bytes > 0))
         .collect()
 }
 
-/// The outermost regions of the program; they are not cut.
-fn blocks(graph: &Graph) -> Vec<Range<u32>> {
-    let top = graph.regions.iter().filter(|r| r.parent.is_none());
-    top.map(|r| r.nodes.clone()).filter(|r| !r.is_empty()).collect()
+/// The regions of the program by the one that they are right inside of; they are not cut.
+fn blocks(graph: &Graph) -> FxHashMap<Option<RegionId>, Vec<Range<u32>>> {
+    let mut blocks: FxHashMap<Option<RegionId>, Vec<Range<u32>>> = FxHashMap::default();
+    for region in graph.regions.iter().filter(|r| !r.nodes.is_empty()) {
+        blocks.entry(region.parent).or_default().push(region.nodes.clone());
+    }
+    blocks
 }
 
 fn stretches(graph: &Graph, facts: &Facts, blocks: &[Range<u32>]) -> Vec<Range<u32>> {
@@ -151,7 +189,7 @@ fn chain(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: Range<u32
     let stages = (0..bounds.len() - 1)
         .map(|k| stage(graph, facts, bounds[k]..bounds[k + 1], &crossing[k + 1]))
         .collect();
-    Chain { stages, crossing }
+    Chain { home: None, stages, crossing }
 }
 
 /// The live bases with memory that a range of nodes makes.

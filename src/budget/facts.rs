@@ -31,7 +31,9 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub fn of(graph: &Graph) -> Facts {
+    /// For chains inside of regions of the program that are `level` deep: 0 is outside of all. What is in
+    /// deeper ones is made again from what is outside of them.
+    pub fn of(graph: &Graph, level: usize) -> Facts {
         let live = live_nodes(graph);
         let mut facts = Facts {
             base: Vec::with_capacity(graph.value_count()),
@@ -51,7 +53,7 @@ impl Facts {
         for node in graph.nodes() {
             facts.makes(graph, &node);
         }
-        let inside = written_regions(graph);
+        let inside = deeper_regions(graph, level);
         let mut seen = vec![false; graph.value_count()];
         for node in graph.nodes() {
             if !facts.live[node.id.0 as usize] {
@@ -105,7 +107,7 @@ impl Facts {
             *entry = node.id.0.max(*entry);
             return;
         }
-        // What is inside a region that somebody wrote is made again from what is outside.
+        // What is inside a deeper region that somebody wrote is made again from what is outside.
         let mut work = vec![self.base(arg)];
         while let Some(base) = work.pop() {
             let maker = self.maker[base.0 as usize];
@@ -119,9 +121,21 @@ impl Facts {
     }
 }
 
-/// Of each node: it is in a region of the program.
-fn written_regions(graph: &Graph) -> Vec<bool> {
-    graph.nodes().map(|n| n.region().is_some() && n.role() == Role::Forward).collect()
+/// Of each node: it is in a region of the program that is more than `level` deep.
+fn deeper_regions(graph: &Graph, level: usize) -> Vec<bool> {
+    let depths = depths(graph);
+    let depth = |n: &Node<'_>| n.region().and_then(|r| depths.get(r.0 as usize)).copied().unwrap_or(0);
+    graph.nodes().map(|n| depth(&n) > level && n.role() == Role::Forward).collect()
+}
+
+/// Of each region of the program how deep it is: 1 for those in no other.
+pub(super) fn depths(graph: &Graph) -> Vec<usize> {
+    let mut depths: Vec<usize> = Vec::with_capacity(graph.regions.len());
+    for region in &graph.regions {
+        let around = region.parent.and_then(|p| depths.get(p.0 as usize)).copied().unwrap_or(0);
+        depths.push(around + 1);
+    }
+    depths
 }
 
 /// Memory outside of the arena, or none.

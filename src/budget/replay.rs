@@ -50,9 +50,12 @@ pub fn replay(graph: &Graph, assignment: &Assignment) -> Result<Graph, OpError> 
         values: vec![None; graph.value_count()],
         nodes: Vec::with_capacity(graph.len()),
         positions: vec![0; graph.len() + 1],
-        edges: assignment.regions.iter().enumerate().map(|(k, r)| (r.nodes.start, k)).collect(),
+        edges: Vec::with_capacity(2 * assignment.regions.len()),
         next_edge: 0,
     };
+    for (k, region) in assignment.regions.iter().enumerate() {
+        replay.edges.extend([(region.nodes.start, k, false), (region.nodes.end, k, true)]);
+    }
     replay.edges.sort_unstable();
     let mut calls = graph.gradients.iter().enumerate().peekable();
     let mut at = 0;
@@ -86,8 +89,8 @@ struct Replay<'g> {
     nodes: Vec<Option<NodeId>>,
     /// Of each old position, the number of new nodes before it.
     positions: Vec<u32>,
-    /// Where regions start, and which.
-    edges: Vec<(u32, usize)>,
+    /// Where regions start and end (true), and which.
+    edges: Vec<(u32, usize, bool)>,
     next_edge: usize,
 }
 
@@ -97,11 +100,12 @@ impl Replay<'_> {
         if let Some(entry) = self.positions.get_mut(at as usize) {
             *entry = position;
         }
-        // The gradient of a region's nodes asks where the region starts.
-        while let Some(&(_, region)) = self.edges.get(self.next_edge).filter(|&&(start, _)| start <= at) {
+        // The gradient of a region's nodes asks where the region is.
+        while let Some(&(_, region, ends)) = self.edges.get(self.next_edge).filter(|edge| edge.0 <= at) {
             self.next_edge += 1;
             if let Some(region) = self.new.regions.get_mut(region) {
-                region.nodes = position..position;
+                let start = if ends { region.nodes.start } else { position };
+                region.nodes = start..position;
             }
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Evaluator,
     errors::{Eval, Halt},
+    rank::mark_of_rank,
     scope::AssignTarget,
     value::{Cell, Cx, Value, lock},
 };
@@ -27,6 +28,7 @@ impl Evaluator {
         let span = cx.ast.expr(value).span;
         let mut new = self.expr(cx, value)?;
         new = self.settle(cx, new, span)?;
+        let of_rank = self.targets_of_rank(cx, targets, op.is_some(), value);
         match (targets, op) {
             (&[target], None) => self.assign(cx, target, new)?,
             (&[target], Some(op)) => {
@@ -42,6 +44,7 @@ impl Evaluator {
                 }
             }
         }
+        mark_of_rank(cx, &of_rank);
         Ok(Value::Unit)
     }
 
@@ -222,7 +225,7 @@ impl Evaluator {
     }
 
     /// Whether the body of an optimizer is being elaborated: it alone writes parameters.
-    fn in_optimizer(&self) -> bool {
+    pub(super) fn in_optimizer(&self) -> bool {
         self.frames.last().is_some_and(|f| matches!(f.graph.cursor.role, Role::Update { .. }))
     }
 

@@ -176,6 +176,5 @@ fn foreign_method_of_model(name: &str) -> Option<&'static str> {
 
 /// The function behind a method that would change a tensor in its place: `relu_`.
 fn in_place<'n>(base: &Value, name: &'n str) -> Option<&'n str> {
-    let function = name.strip_suffix('_').filter(|f| base.is_tensor() && super::tensor::find(f).is_some());
-    function.filter(|f| !f.is_empty())
+    name.strip_suffix('_').filter(|f| base.is_tensor() && super::tensor::find(f).is_some())
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     budget::{Curve, Point},
     codes,
-    diagnostic::Diagnostic,
+    diagnostic::{Code, Diagnostic},
     ir::Graph,
     lower::{self, PlanOptions},
     plan::{BufferKind, Plan},
@@ -39,29 +39,7 @@ impl Evaluator {
     /// `budget 4 GiB`
     pub(super) fn budget_stmt(&mut self, cx: &Cx, limit: ExprId, span: Span) -> Eval {
         self.only_in_step("budget", span)?;
-        let at = cx.ast.expr(limit).span;
-        let value = self.expr(cx, limit)?;
-        let bytes = match value {
-            Value::Int(bytes) => u64::try_from(bytes).ok(),
-            Value::Float(bytes) if bytes >= 0.0 => Some(bytes as u64),
-            _ => None,
-        };
-        let Some(bytes) = bytes else {
-            let what = match &value {
-                Value::Int(bytes) => format!("{bytes} bytes: it cannot be negative"),
-                Value::Float(bytes) if bytes.is_nan() => "NaN".to_owned(),
-                Value::Float(bytes) => format!("{bytes} bytes: it cannot be negative"),
-                _ => value.kind(),
-            };
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::TYPE_MISMATCH,
-                    at,
-                    format!("a budget is a size in bytes, got {what}"),
-                )
-                .help("write `budget 4 GiB`"),
-            ));
-        };
+        let bytes = self.bytes_expr(cx, limit, codes::TYPE_MISMATCH, "a budget", "write `budget 4 GiB`")?;
         let known = self.frame(span)?.budget;
         if let Some(first) = known {
             return Err(self.report(
@@ -73,6 +51,34 @@ impl Evaluator {
         }
         self.frame(span)?.budget = Some(Budget { bytes, span });
         Ok(Value::Unit)
+    }
+
+    /// A size in bytes. `what` is what it is for, in a message.
+    pub(super) fn bytes_expr(
+        &mut self,
+        cx: &Cx,
+        size: ExprId,
+        code: Code,
+        what: &str,
+        help: &str,
+    ) -> Eval<u64> {
+        let value = self.expr(cx, size)?;
+        let bytes = match value {
+            Value::Int(bytes) => u64::try_from(bytes).ok(),
+            Value::Float(bytes) if bytes >= 0.0 => Some(bytes as u64),
+            _ => None,
+        };
+        if let Some(bytes) = bytes {
+            return Ok(bytes);
+        }
+        let got = match &value {
+            Value::Int(bytes) => format!("{bytes} bytes: it cannot be negative"),
+            Value::Float(bytes) if bytes.is_nan() => "NaN".to_owned(),
+            Value::Float(bytes) => format!("{bytes} bytes: it cannot be negative"),
+            _ => value.kind(),
+        };
+        let message = format!("{what} is a size in bytes, got {got}");
+        Err(self.report(Diagnostic::error(code, cx.ast.expr(size).span, message).help(help)))
     }
 
     /// The plan with the least work whose peak is within the budget of the step.

@@ -102,10 +102,10 @@ impl Evaluator {
         }
     }
 
-    /// Calls a built-in tensor function with one argument.
-    pub(super) fn call_tensor_function_named(&mut self, name: &str, arg: Value, span: Span) -> Eval {
+    /// Calls a built-in tensor function by its name.
+    pub(super) fn call_tensor_function_named(&mut self, name: &str, args: Args, span: Span) -> Eval {
         match tensor::find(name) {
-            Some(function) => self.call_tensor_function(function, Args::one(arg, span), span),
+            Some(function) => self.call_tensor_function(function, args, span),
             None => Err(self.error(codes::INTERNAL, span, format!("there is no tensor function `{name}`"))),
         }
     }

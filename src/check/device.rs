@@ -46,7 +46,8 @@ impl Evaluator {
             return Ok(runner);
         }
         let device = self.settings.device;
-        Runner::open(device, self.comm.rank(), self.settings.limits.max_host_bytes).map_err(|error| {
+        let runner = Runner::open(device, self.comm.rank(), self.settings.limits.max_host_bytes);
+        runner.map(|runner| runner.with_tf32(self.settings.tf32)).map_err(|error| {
             let mut diagnostic = Diagnostic::error(codes::DEVICE, span, error.message);
             diagnostic.help.extend(error.help);
             self.report(diagnostic)

@@ -151,7 +151,7 @@ impl Evaluator {
         if scope.kind != ScopeKind::Script || !in_step {
             return Ok(());
         }
-        self.check_same_on_ranks(name, value, binding.span, span)?;
+        self.check_same_on_ranks(name, binding, span)?;
         if let Value::Stored(stored) = value {
             let stored = Arc::clone(stored);
             self.build(span, |f| f.capture_stored(scope, name, &stored))?;
@@ -238,15 +238,16 @@ impl Evaluator {
 
     fn if_expr(&mut self, cx: &Cx, condition: ExprId, then: &Block, otherwise: Option<ExprId>) -> Eval {
         let value = self.expr(cx, condition)?;
-        match self.condition(&value, cx.ast.expr(condition).span)? {
-            Some(true) => self.inner_block(cx, then),
+        let taken = self.condition(&value, cx.ast.expr(condition).span)?;
+        self.on_some_ranks(cx, condition, (then, otherwise), |ev| match taken {
+            Some(true) => ev.inner_block(cx, then),
             Some(false) => match otherwise {
-                Some(otherwise) => self.expr(cx, otherwise),
+                Some(otherwise) => ev.expr(cx, otherwise),
                 None => Ok(Value::Unit),
             },
             // Either may be taken at run time: both are followed.
-            None => self.either(cx, then, otherwise),
-        }
+            None => ev.either(cx, then, otherwise),
+        })
     }
 
     /// Follows both branches of an `if` whose condition is not known, each from the variables as
@@ -267,7 +268,7 @@ impl Evaluator {
         for (name, scope, value) in &before {
             after_first.push(scope.get(name));
             if let Some(now) = scope.get(name) {
-                scope.declare(name, value.clone(), now.span);
+                scope.set_value(name, value.clone(), now.span);
             }
         }
         let second = match otherwise {
@@ -285,6 +286,9 @@ impl Evaluator {
                 (false, false) => join(first.value, second.value),
             };
             scope.declare(name, value, first.span);
+            if first.of_rank || second.of_rank {
+                scope.mark_of_rank(name);
+            }
         }
         match (first, second) {
             (Err(Halt::Ended), Err(Halt::Ended)) if self.doubtful > 0 => Err(Halt::Ended),

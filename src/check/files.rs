@@ -12,6 +12,7 @@ use super::{
     Evaluator, Mode,
     args::Args,
     errors::Eval,
+    shard,
     value::{Cell, Optimizer, Step, Value, cells_of, lock},
 };
 use rustc_hash::FxHashSet;
@@ -40,6 +41,10 @@ pub(super) struct Contents {
 impl Contents {
     pub fn cells(&self) -> &[Arc<Cell>] {
         &self.cells
+    }
+
+    pub fn optimizers(&self) -> &[Arc<Optimizer>] {
+        &self.optimizers
     }
 }
 
@@ -166,8 +171,9 @@ impl Evaluator {
                 tensors.extend(named.into_iter().filter(|(name, _)| is_asked(name)));
             }
         }
-        tensors.extend(contents.tensors.into_iter().filter_map(|(n, _, data)| Some((n, data?))));
         let mut notes = safetensors::Notes::new();
+        self.save_hooks(&contents, per_rank, (&mut tensors, &mut notes), span)?;
+        tensors.extend(contents.tensors.into_iter().filter_map(|(n, _, data)| Some((n, data?))));
         for optimizer in &contents.optimizers {
             let count = optimizer.count.load(Ordering::Relaxed);
             notes.insert(format!("updates.{}", optimizer.name()), count.to_string());
@@ -257,7 +263,7 @@ impl Evaluator {
     }
 
     /// The number of a rank and of all, in the name of its own file.
-    fn rank_path(&self, path: &Path) -> PathBuf {
+    pub(super) fn rank_path(&self, path: &Path) -> PathBuf {
         let (rank, world) = (self.comm.rank(), self.comm.world());
         path.with_extension(format!("rank{rank}of{world}.safetensors"))
     }
@@ -278,8 +284,9 @@ impl Evaluator {
     }
 
     pub(super) fn load_into(&mut self, path: &Path, contents: &Contents, at: Span) -> Eval<()> {
-        let known: Vec<Arc<Cell>> =
+        let states: Vec<Arc<Cell>> =
             contents.optimizers.iter().flat_map(|o| lock(&o.state_order).to_vec()).collect();
+        let known = shard::states_by_name(&states);
         if self.mode == Mode::Run {
             self.prepare_partly_loaded(contents, at)?;
         }
@@ -359,8 +366,8 @@ impl Evaluator {
         }
         for (name, tensor) in states {
             let mut is_known = false;
-            for state in &known {
-                is_known = is_known || self.set_state(state, &name, &tensor, at)?;
+            for state in known.get(&name).into_iter().flatten() {
+                is_known = is_known || self.set_state(state, &tensor, at)?;
             }
             // Others are made when a step that uses them is compiled.
             if !is_known {
@@ -378,6 +385,8 @@ impl Evaluator {
                 self.pending_counts.insert(name, count);
             }
         }
+        let unmade = unmade(contents, &notes);
+        self.load_hooks(path, contents, (&notes, &unmade), at)?;
         for step in &contents.steps {
             if let Some(runs) = number(format!("runs.{}", step.name())) {
                 step.runs.store(runs, Ordering::Relaxed);

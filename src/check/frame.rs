@@ -18,7 +18,7 @@ use super::{
     value::{Cell, Init, Optimizer, Step, Stored, Value, fresh_id},
 };
 use crate::{
-    ir::{DType, Graph, Input, OriginId, RegionId, ScalarSource, Slot, SlotId, ValueId},
+    ir::{DType, Graph, Input, OriginId, Policy, RegionId, ScalarSource, Slot, SlotId, ValueId},
     ops::{self, OpError},
     source::Span,
     syntax::ast::Name,
@@ -279,8 +279,17 @@ impl Frame {
         mix(hasher.finish())
     }
 
-    pub fn current_region(&self) -> Option<RegionId> {
-        self.graph.cursor.region
+    /// The innermost region that the program wrote: those that gather units are none.
+    pub fn written_region(&self) -> Option<RegionId> {
+        let mut next = self.graph.cursor.region;
+        while let Some(id) = next {
+            let region = self.graph.regions.get(id.0 as usize)?;
+            if region.policy != Policy::Gathers {
+                break;
+            }
+            next = region.parent;
+        }
+        next
     }
 }
 

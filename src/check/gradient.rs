@@ -14,6 +14,15 @@ use crate::{codes, diagnostic::Diagnostic, grad, ir::ValueId, ops::Cause, source
 /// One per value asked for; `None` where nothing depends on it.
 type Gradients = Vec<Option<ValueId>>;
 
+/// Of what ranks the gradients of parameters are that are spread over them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ranks {
+    /// Reduced over all, a part for each.
+    All,
+    /// Of the whole vectors, on this rank.
+    Own,
+}
+
 /// The gradients of parameters.
 pub(super) struct CellGradients {
     /// The tensors that hold them: parameters, and this rank's parts of those that are spread.
@@ -98,20 +107,21 @@ impl Evaluator {
         &mut self,
         loss: ValueId,
         cells: &[Arc<Cell>],
+        ranks: Ranks,
         span: Span,
     ) -> Eval<CellGradients> {
         let one = self.build(span, |f| {
             let dtype = f.graph.ty(loss).dtype();
             f.graph.constant(dtype, 1.0)
         })?;
-        self.cotangent_gradients(&[(loss, one)], cells, &[], span).map(|(grads, _)| grads)
+        self.cotangent_gradients(&[(loss, one)], (cells, ranks), &[], span).map(|(grads, _)| grads)
     }
 
     /// The gradients with respect to parameters and to values.
     fn cotangent_gradients(
         &mut self,
         outputs: &[(ValueId, ValueId)],
-        cells: &[Arc<Cell>],
+        (cells, ranks): (&[Arc<Cell>], Ranks),
         values: &[ValueId],
         span: Span,
     ) -> Eval<(CellGradients, Gradients)> {
@@ -121,7 +131,14 @@ impl Evaluator {
             let state = frame.has_slot(cell).and_then(|slot| frame.slots.get(slot.0 as usize));
             state.map(|s| s.versions.clone()).unwrap_or_default()
         };
-        let of_parts: Vec<Vec<ValueId>> = parts.iter().map(versions).collect();
+        // Of what each part is taken, with the version of the part that it is of.
+        let of_parts: Vec<Vec<(ValueId, ValueId)>> = parts
+            .iter()
+            .map(|part| match (ranks, part.group()) {
+                (Ranks::Own, Some(_)) => frame.gathers.vectors_of(part),
+                _ => versions(part).into_iter().map(|value| (value, value)).collect(),
+            })
+            .collect();
         // Of parameters that are parts of a vector, the views tell whether the loss depends on them.
         let of_cells: Vec<Vec<ValueId>> = cells
             .iter()
@@ -131,12 +148,29 @@ impl Evaluator {
             })
             .collect();
         let mut wrt: Vec<ValueId> = values.to_vec();
-        wrt.extend(of_parts.iter().chain(&of_cells).flatten());
+        wrt.extend(of_parts.iter().flatten().map(|(_, value)| value));
+        wrt.extend(of_cells.iter().flatten());
         let mut grads = self.gradients(outputs, &wrt, span)?.into_iter();
         let of_values = grads.by_ref().take(values.len()).collect();
+        let mut sums: Vec<Vec<ValueId>> = Vec::with_capacity(parts.len());
+        for versions in &of_parts {
+            let found = versions.iter().zip(grads.by_ref());
+            let found: Vec<_> = found.filter_map(|((of, _), grad)| Some((*of, grad?))).collect();
+            let newest = found.last().map(|(of, _)| *of);
+            // A vector that is gathered for several uses has a gradient for each of them.
+            sums.push(found.into_iter().filter(|(of, _)| Some(*of) == newest).map(|(_, g)| g).collect());
+        }
         let mut newest = |versions: &[ValueId]| grads.by_ref().take(versions.len()).flatten().last();
-        let of_parts: Gradients = of_parts.iter().map(|versions| newest(versions)).collect();
         let mut of_cells: Gradients = of_cells.iter().map(|views| newest(views)).collect();
+        let mut of_parts: Gradients = Vec::with_capacity(sums.len());
+        for sum in sums {
+            let mut sum = sum.into_iter();
+            let mut total = sum.next();
+            for next in sum {
+                total = total.map(|total| self.build(span, |f| f.graph.add(total, next))).transpose()?;
+            }
+            of_parts.push(total);
+        }
         for (cell, grad) in cells.iter().zip(&mut of_cells) {
             if let Some(k) = parts.iter().position(|part| part.id == cell.id) {
                 *grad = of_parts.get(k).copied().flatten();
@@ -146,15 +180,31 @@ impl Evaluator {
         Ok((CellGradients { parts, of_parts, of_cells }, of_values))
     }
 
+    /// Takes `local: true` out of the arguments of `grad`.
+    fn ranks_asked(&mut self, args: &mut Args) -> Eval<Ranks> {
+        let Some(at) = args.named.iter().position(|(name, _, _)| &*name.name == "local") else {
+            return Ok(Ranks::All);
+        };
+        match args.named.remove(at) {
+            (_, Value::Bool(true), _) => Ok(Ranks::Own),
+            (_, Value::Bool(false), _) => Ok(Ranks::All),
+            (_, value, span) => {
+                let message = format!("`local` is `true` or `false`, got {}", value.kind());
+                Err(self.error(codes::TYPE_MISMATCH, span, message))
+            }
+        }
+    }
+
     /// `grad(loss, net)`, `grad(loss, [a, b])`, `grad(loss, x)`.
-    pub(super) fn grad_builtin(&mut self, args: Args, span: Span) -> Eval {
+    pub(super) fn grad_builtin(&mut self, mut args: Args, span: Span) -> Eval {
+        let ranks = self.ranks_asked(&mut args)?;
         let [loss, wrt] = self.take_args("grad", ["loss", "over"], args, span)?;
         self.need_graph("grad", span)?;
         let loss = self.scalar_loss(&loss.0, loss.1)?;
-        self.grad_of(loss, &wrt.0, wrt.1, span)
+        self.grad_of(loss, (&wrt.0, wrt.1), ranks, span)
     }
 
-    fn grad_of(&mut self, loss: ValueId, wrt: &Value, wrt_span: Span, span: Span) -> Eval {
+    fn grad_of(&mut self, loss: ValueId, (wrt, wrt_span): (&Value, Span), ranks: Ranks, span: Span) -> Eval {
         let loss_span = {
             let frame = self.frame(span)?;
             let origin = frame.graph.producer(loss).0.origin();
@@ -166,18 +216,18 @@ impl Evaluator {
                     self.need_whole(cell, span)?;
                 }
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
-                let grads = self.cell_gradients(loss, &cells, span)?;
+                let grads = self.cell_gradients(loss, &cells, ranks, span)?;
                 self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
                 if let (Value::Param(_), &[Some(grad)]) = (wrt, grads.of_parts.as_slice()) {
                     return Ok(self.graph_value(grad, false));
                 }
-                Ok(self.tree(wrt, grads))
+                Ok(self.tree(wrt, grads, ranks))
             }
             Value::List(items) if items.iter().any(|v| !cells_of(v).is_empty() && !v.is_tensor()) => {
                 let cells: Vec<_> = cells_of(wrt).into_iter().filter(|c| c.is_trainable()).collect();
-                let grads = self.cell_gradients(loss, &cells, span)?;
+                let grads = self.cell_gradients(loss, &cells, ranks, span)?;
                 self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
-                Ok(self.tree(wrt, grads))
+                Ok(self.tree(wrt, grads, ranks))
             }
             Value::List(items) | Value::Tuple(items) => {
                 let mut values = Vec::with_capacity(items.len());
@@ -242,31 +292,33 @@ impl Evaluator {
         Ok(values)
     }
 
-    fn tree(&self, root: &Value, grads: CellGradients) -> Value {
+    fn tree(&self, root: &Value, grads: CellGradients, ranks: Ranks) -> Value {
         let entries = grads
             .parts
             .into_iter()
             .zip(grads.of_parts)
             .map(|(cell, grad)| (cell, grad.map(|g| self.graph_value(g, false))))
-            .collect();
-        Value::Tree(Arc::new(Tree { root: root.clone(), entries }))
+            .collect::<Vec<(Arc<Cell>, Option<Value>)>>();
+        // With one rank, too: a program is for any number of them.
+        let is_local = ranks == Ranks::Own && entries.iter().any(|(cell, _)| cell.spread().is_some());
+        Value::Tree(Arc::new(Tree { root: root.clone(), entries, is_local }))
     }
 
     /// `value_and_grad(loss, net)`, or `value_and_grad(f, a, b)`: (f(a, b), gradients of a and b).
-    pub(super) fn value_and_grad_builtin(&mut self, args: Args, span: Span) -> Eval {
+    pub(super) fn value_and_grad_builtin(&mut self, mut args: Args, span: Span) -> Eval {
         let callable = matches!(
             args.positional.first(),
             Some((Value::Function(_) | Value::Model(_) | Value::TensorFunction(_), _))
         );
         if !callable {
             self.need_graph("value_and_grad", span)?;
+            let ranks = self.ranks_asked(&mut args)?;
             let [loss, wrt] = self.take_args("value_and_grad", ["loss", "over"], args, span)?;
             let id = self.scalar_loss(&loss.0, loss.1)?;
-            let grads = self.grad_of(id, &wrt.0, wrt.1, span)?;
+            let grads = self.grad_of(id, (&wrt.0, wrt.1), ranks, span)?;
             return Ok(Value::tuple(vec![loss.0, grads]));
         }
         self.scripted(span, |ev| {
-            let mut args = args;
             let (function, _) = args.positional.remove(0);
             let mut values = Vec::with_capacity(args.positional.len());
             for (arg, at) in &mut args.positional {
@@ -341,7 +393,8 @@ impl Evaluator {
             outputs.push((output, value));
         }
         let cells: Vec<_> = cells_of(&function.0).into_iter().filter(|c| c.is_trainable()).collect();
-        let (of_cells, of_values) = self.cotangent_gradients(&outputs, &cells, &values, span)?;
+        let (of_cells, of_values) =
+            self.cotangent_gradients(&outputs, (&cells, Ranks::All), &values, span)?;
         let mut back = self.or_zeros(&values, of_values, span)?;
         let back = match &x.0 {
             Value::List(_) => Value::list(back),
@@ -351,7 +404,7 @@ impl Evaluator {
         if matches!(function.0, Value::Model(_)) {
             let outputs: Vec<ValueId> = outputs.iter().map(|(o, _)| *o).collect();
             self.report_missing(&cells, &of_cells.of_cells, &outputs, span, span);
-            return Ok(Value::tuple(vec![self.tree(&function.0, of_cells), back]));
+            return Ok(Value::tuple(vec![self.tree(&function.0, of_cells, Ranks::All), back]));
         }
         Ok(back)
     }

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     diagnose::Keeper,
-    ir::{Graph, NodeId, OriginId, Policy, Region, RegionId, Role, ValueId},
+    ir::{Graph, NodeId, Policy, Region, RegionId, Role, ValueId},
     ops::Op,
     report::Bytes,
     source::{SourceMap, Span},
@@ -31,7 +31,8 @@ pub(super) struct Holder {
 /// `(f32[8, 128], 4.0 KiB), made on line 3`.
 pub(super) fn made(graph: &Graph, sources: &SourceMap, value: ValueId) -> String {
     let ty = graph.ty(value);
-    let line = user_span(graph, sources, graph.producer(value).0.origin()).map(|s| sources.start(s).line);
+    let line =
+        graph.origins.user_span(graph.producer(value).0.origin(), sources).map(|s| sources.start(s).line);
     let line = line.map(|l| format!(", made on line {l}")).unwrap_or_default();
     format!("({ty}, {}){line}", Bytes(ty.bytes()))
 }
@@ -53,7 +54,7 @@ impl Released<'_> {
         let view_of = |arg: ValueId| {
             let is_view = arg != self.value && arg != self.base;
             let maker = graph.producer(arg).0;
-            is_view.then(|| user_span(graph, sources, maker.origin())).flatten()
+            is_view.then(|| graph.origins.user_span(maker.origin(), sources)).flatten()
         };
         for &id in self.users.1 {
             let node = graph.node(id);
@@ -67,15 +68,15 @@ impl Released<'_> {
                 (_, Role::Backward { .. }) => (Keeper::Gradient, node),
                 _ => (Keeper::Forward, node),
             };
-            add(Holder { keeper, place: user_span(graph, sources, of.origin()), view });
+            add(Holder { keeper, place: graph.origins.user_span(of.origin(), sources), view });
         }
         for region in self.computed_again(graph, &base) {
             let origin = graph.regions.get(region.0 as usize).map(|r| r.origin);
-            let place = origin.and_then(|o| user_span(graph, sources, o));
+            let place = origin.and_then(|o| graph.origins.user_span(o, sources));
             add(Holder { keeper: Keeper::Recompute, place, view: None });
         }
         for (k, output) in graph.outputs.iter().enumerate().filter(|(_, o)| base(o.value) == self.base) {
-            let place = user_span(graph, sources, output.origin);
+            let place = graph.origins.user_span(output.origin, sources);
             add(Holder { keeper: Keeper::Output(k), place, view: view_of(output.value) });
         }
         found
@@ -151,10 +152,4 @@ impl Holder {
             _ => String::new(),
         }
     }
-}
-
-/// The innermost line of the program that led to an origin; library code is left out.
-fn user_span(graph: &Graph, sources: &SourceMap, origin: OriginId) -> Option<Span> {
-    let is_own = |span: &Span| sources.get(span.file).is_some_and(|f| !f.is_library);
-    graph.origins.chain(origin).map(|o| o.span).find(is_own)
 }

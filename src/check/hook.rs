@@ -128,7 +128,16 @@ impl Evaluator {
         }
         let source = Init::HookState { cx, expr: init, bucket: stand_in, ty: bucket.clone() };
         let state = Cell::new(Arc::clone(name), ty, SlotKind::State, place, source);
-        state.name_once(&format!("{}.{}.{}.{name}", step.name(), decl.name.name, number + 1));
+        states.remove(&key);
+        // Files have it by this name.
+        let base = format!("{}.{}.{}.{name}", step.name(), decl.name.name, number + 1);
+        let mut own = base.clone();
+        let mut copies = 1;
+        while states.values().any(|known| *known.name() == *own) {
+            copies += 1;
+            own = format!("{base}#{copies}");
+        }
+        state.name_once(&own);
         states.insert(key, Arc::clone(&state));
         Ok(state)
     }

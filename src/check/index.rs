@@ -2,6 +2,7 @@
 
 use super::{
     Evaluator,
+    args::Args,
     errors::{Eval, Halt},
     tensor::{self, Index, Operand},
     value::{Cx, Unknown, Value},
@@ -252,7 +253,7 @@ impl Evaluator {
 
     /// A list of numbers as a tensor of the innermost graph.
     fn list_tensor(&mut self, list: &Value, span: Span) -> Eval<crate::ir::ValueId> {
-        let made = self.call_tensor_function_named("tensor", list.clone(), span)?;
+        let made = self.call_tensor_function_named("tensor", Args::one(list.clone(), span), span)?;
         Ok(self.tensor_value(&made, span)?.0)
     }
 }

@@ -18,6 +18,7 @@ const FOLLOWED_PASSES: u64 = 1024;
 impl Evaluator {
     pub(super) fn for_stmt(&mut self, cx: &Cx, names: &[Ident], iter: ExprId, body: &Block) -> Eval {
         let iterable = self.expr(cx, iter)?;
+        let of_rank = self.follows_rank(cx, iter);
         let span = cx.ast.expr(iter).span;
         if let Value::Stream(stream) = &iterable
             && let StreamKind::Microbatches { items, parts } = &stream.kind
@@ -48,6 +49,9 @@ impl Evaluator {
             }
             let inner = cx.in_scope(cx.scope.child(ScopeKind::Block));
             ev.bind_names(&inner, names, item, span)?;
+            if of_rank {
+                names.iter().for_each(|n| inner.scope.mark_of_rank(&n.name));
+            }
             let result = ev.block(&inner, body).map(|_| ());
             if place.is_some() {
                 ev.loops.pop();
@@ -67,7 +71,7 @@ impl Evaluator {
                 // A sum of tensors often starts from the number 0.
                 let starts_as_number = super::operator::number(&old).is_some() && now.value.is_tensor();
                 let joined = if starts_as_number { now.value } else { super::expr::join(old, now.value) };
-                scope.declare(&name, joined, now.span);
+                scope.set_value(&name, joined, now.span);
             }
         }
         Ok(Value::Unit)

@@ -23,6 +23,7 @@ mod function;
 mod gradient;
 mod held;
 mod hook;
+mod hook_files;
 mod host;
 mod host_call;
 mod index;
@@ -176,6 +177,8 @@ pub struct Settings {
     pub world: u32,
     /// What runs steps.
     pub device: Device,
+    /// Whether f32 products of a CUDA device may use TF32.
+    pub tf32: bool,
     /// For which device steps are planned.
     pub target: Target,
 }
@@ -208,6 +211,7 @@ impl Default for Settings {
             order: OrderKind::default(),
             world: 1,
             device: Device::default(),
+            tf32: false,
             target: Target::default(),
         }
     }
@@ -277,8 +281,8 @@ pub struct Evaluator {
     checked_inits: FxHashSet<(Span, Type)>,
     /// Types of optimizer states, by (place of the expression, type of the parameter).
     state_types: FxHashMap<(Span, Type), Type>,
-    /// Variables of the script that differ between ranks.
-    rank_names: FxHashSet<Name>,
+    /// How many branches are running that only some ranks take.
+    rank_branches: usize,
     /// Passes of loops since the host's call began.
     pub passes: u64,
     /// How many script expressions with random numbers there were.
@@ -352,7 +356,7 @@ impl Evaluator {
             declared: None,
             checked_inits: FxHashSet::default(),
             state_types: FxHashMap::default(),
-            rank_names: FxHashSet::default(),
+            rank_branches: 0,
             passes: 0,
             random_calls: 0,
             used_sets: FxHashSet::default(),
@@ -387,7 +391,6 @@ impl Evaluator {
         if !self.judge_declarations(&ast) && self.mode == Mode::Run {
             return Err(Halt::Reported);
         }
-        rank::names_of_rank(&ast, &mut self.rank_names);
         self.set_program(&ast);
         self.runs_program = self.effects && self.program.as_ref().is_some_and(|p| Arc::ptr_eq(p, &ast));
         let mut result = self.statements(&cx, &ast.body);
@@ -404,6 +407,7 @@ impl Evaluator {
         self.depth = 0;
         self.too_deep = false;
         self.doubtful = 0;
+        self.rank_branches = 0;
         result
     }
 

@@ -135,6 +135,8 @@ impl Evaluator {
         self.check_made_for(optimizer, &pairs, span)?;
         let t = self.update_count(optimizer, span)?;
         let frame = self.frame(span)?;
+        // A parameter that the statement has read outside of its unit stays gathered until here.
+        frame.end_gather();
         let compute = frame.compute.take();
         let role = frame.graph.cursor.role;
         frame.updates.push(Arc::clone(optimizer));
@@ -231,7 +233,7 @@ impl Evaluator {
         }
         let start = self.frame(span)?.graph.len() as u32;
         let mut seen = Vec::new();
-        let group = cell.group().or_else(|| cell.home()?.group.upgrade());
+        let group = cell.spread();
         if let (Some(group), Value::Tensor(grad)) = (&group, &grad) {
             seen.push(grad.value);
             self.frame(span)?.part_values.insert(grad.value, Arc::clone(group));

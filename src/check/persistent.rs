@@ -144,6 +144,16 @@ impl Cell {
         }
     }
 
+    /// The group of a parameter that is spread over the ranks, of a part of it, or of an optimizer's
+    /// tensor for either: the same whatever the number of ranks.
+    pub fn spread(&self) -> Option<Arc<Group>> {
+        match &self.init {
+            Init::Shard(group) => Some(Arc::clone(group)),
+            Init::OptimizerState { param, .. } | Init::Master { param } => param.spread(),
+            Init::Expr { .. } | Init::Zeros | Init::HookState { .. } => self.home()?.group.upgrade(),
+        }
+    }
+
     /// The dotted name.
     pub fn name(&self) -> Arc<str> {
         lock(&self.name).clone().unwrap_or_else(|| Arc::clone(&self.short_name))

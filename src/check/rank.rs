@@ -6,18 +6,19 @@ use super::{
     Evaluator,
     errors::{Eval, Halt},
     frame::{FrameKind, ScalarBinding, mix},
-    value::{Unknown, Value},
+    scope::Binding,
+    value::{Cx, Unknown, Value},
     walk,
 };
 use crate::{
     codes,
-    diagnostic::Diagnostic,
+    diagnostic::{Code, Diagnostic},
     exec::comm::Request,
     ir::{DType, Graph, NodeId, ScalarSource, Type, ValueId},
     ops::{CollectiveKind, Op},
     source::{SourceMap, Span},
     syntax::{
-        ast::{Ast, Block, ExprId, ExprKind, Name, StmtKind},
+        ast::{Block, ExprId, ExprKind, Name, StmtKind},
         children::Child,
     },
 };
@@ -54,15 +55,85 @@ impl Evaluator {
         }
     }
 
-    /// An error where a step uses a number of the script that differs between ranks.
-    pub(super) fn check_same_on_ranks(
+    /// Whether the value of an expression of the script follows from `rank`. What a call gives is left
+    /// out, but for conversions of numbers: steps may make values equal again.
+    pub(super) fn follows_rank(&self, cx: &Cx, value: ExprId) -> bool {
+        const NUMBERS: [&str; 7] = ["int", "float", "str", "abs", "min", "max", "range"];
+        if self.in_graph() {
+            return false;
+        }
+        let mut todo = vec![value];
+        while let Some(id) = todo.pop() {
+            match &cx.ast.expr(id).kind {
+                ExprKind::Name(name) if is_of_rank(cx, name) => return true,
+                ExprKind::Call { callee, args } => {
+                    let is_number =
+                        matches!(&cx.ast.expr(*callee).kind, ExprKind::Name(n) if NUMBERS.contains(&&**n));
+                    if is_number {
+                        todo.extend(args.iter().map(|a| a.value));
+                    }
+                }
+                kind => kind.for_each_child(&mut |child| {
+                    if let Child::Expr(id) = child {
+                        todo.push(id);
+                    }
+                }),
+            }
+        }
+        false
+    }
+
+    /// The names that an assignment makes follow from `rank`: by its value, as only some ranks come
+    /// to it, or as it `changes` or leaves a part of what follows from it already.
+    pub(super) fn targets_of_rank(
+        &self,
+        cx: &Cx,
+        targets: &[ExprId],
+        changes: bool,
+        value: ExprId,
+    ) -> Vec<Name> {
+        if self.in_graph() {
+            return Vec::new();
+        }
+        let all = self.rank_branches > 0 || self.follows_rank(cx, value);
+        let mut todo = targets.to_vec();
+        let mut names = Vec::new();
+        while let Some(target) = todo.pop() {
+            let kind = &cx.ast.expr(target).kind;
+            if let ExprKind::Tuple(items) | ExprKind::List(items) = kind {
+                todo.extend(items);
+            } else if let Some(name) = walk::root_name(&cx.ast, target) {
+                let keeps = changes || !matches!(kind, ExprKind::Name(_));
+                if all || keeps && is_of_rank(cx, name) {
+                    names.push(Name::clone(name));
+                }
+            }
+        }
+        names
+    }
+
+    /// Runs the branches of an `if`. Where its condition follows from `rank`, so does what they assign
+    /// to, also in a branch that this rank does not take.
+    pub(super) fn on_some_ranks(
         &mut self,
-        name: &Name,
-        value: &Value,
-        bound: Span,
-        span: Span,
-    ) -> Eval<()> {
-        if !self.rank_names.contains(name) || !is_built_in(value) {
+        cx: &Cx,
+        condition: ExprId,
+        (then, otherwise): (&Block, Option<ExprId>),
+        branches: impl FnOnce(&mut Self) -> Eval,
+    ) -> Eval {
+        if !self.follows_rank(cx, condition) {
+            return branches(self);
+        }
+        self.rank_branches += 1;
+        let result = branches(self);
+        self.rank_branches = self.rank_branches.saturating_sub(1);
+        mark_of_rank(cx, &assigned_outside(cx, then, otherwise));
+        result
+    }
+
+    /// An error where a step uses a number of the script that differs between ranks.
+    pub(super) fn check_same_on_ranks(&mut self, name: &Name, binding: &Binding, span: Span) -> Eval<()> {
+        if !binding.of_rank || !is_built_in(&binding.value) {
             return Ok(());
         }
         Err(self.report(
@@ -71,7 +142,7 @@ impl Evaluator {
                 span,
                 format!("`{name}` differs between ranks, and is part of a graph that they share"),
             )
-            .secondary(bound, "worked out from `rank` in the script")
+            .secondary(binding.span, "worked out from `rank` in the script")
             .note("all ranks run one graph, so that their collectives meet")
             .help(format!("in graph code `rank` itself is a number that is known when the step runs; or declare an argument, `{name}: f32`")),
         ))
@@ -116,6 +187,30 @@ impl Evaluator {
         bindings.iter().map(|b| if matches!(b, ScalarBinding::Rank) { rank } else { f64::NAN }).collect()
     }
 
+    /// `over 4` must be the number of ranks that there are. `statement` is what stands before the number.
+    pub(super) fn check_ranks(&mut self, cx: &Cx, over: ExprId, code: Code, statement: &str) -> Eval<()> {
+        let at = cx.ast.expr(over).span;
+        // A number that only the run knows is judged there.
+        let (ranks, known) = self.int_expr(cx, over)?;
+        let world = self.settings.world;
+        if !known || ranks == i64::from(world) {
+            return Ok(());
+        }
+        if ranks < 1 {
+            return Err(self.report(
+                Diagnostic::error(code, at, format!("`{statement} {ranks}`: there is at least one rank"))
+                    .help("`over world` means all ranks"),
+            ));
+        }
+        let s = if world == 1 { "" } else { "s" };
+        let message = format!("`{statement} {ranks}` in a program of {world} rank{s}");
+        Err(self.report(
+            Diagnostic::error(code, at, message).help(format!(
+                "start it with `--world {ranks}`, or write `over world` for any number of ranks"
+            )),
+        ))
+    }
+
     /// Waits until all ranks are here.
     pub(super) fn meet(&mut self, name: &'static str, span: Span) -> Eval<()> {
         let Ok(ty) = Type::new(DType::U8, [0]) else { return Ok(()) };
@@ -129,65 +224,37 @@ impl Evaluator {
     }
 }
 
-/// The variables of the script whose values are worked out from `rank`, and differ between ranks. What a
-/// call gives is left out, but for conversions of numbers: steps may make values equal again.
-pub(super) fn names_of_rank(ast: &Ast, known: &mut FxHashSet<Name>) {
-    let whole = Block { stmts: ast.body.clone(), tail: None, span: Span::default() };
-    loop {
-        let before = known.len();
-        let mut found: Vec<Name> = Vec::new();
-        walk::walk_block(ast, &whole, &mut |item| match item {
-            walk::Item::Stmt(id) => match &ast.stmt(id).kind {
-                StmtKind::Let { names, value, .. } | StmtKind::For { names, iter: value, .. }
-                    if mentions(ast, *value, known) =>
-                {
-                    found.extend(names.iter().map(|n| Name::clone(&n.name)));
-                }
-                StmtKind::Assign { targets, value, .. } if mentions(ast, *value, known) => {
-                    found.extend(targets.iter().filter_map(|&t| walk::root_name(ast, t)).cloned());
-                }
-                _ => {}
-            },
-            walk::Item::Expr(id) => {
-                if let ExprKind::If { condition, then, otherwise } = &ast.expr(id).kind
-                    && mentions(ast, *condition, known)
-                {
-                    found.extend(walk::assigned_names(ast, then));
-                    if let Some(ExprKind::Block(block)) = otherwise.map(|o| &ast.expr(o).kind) {
-                        found.extend(walk::assigned_names(ast, block));
-                    }
-                }
-            }
-        });
-        known.extend(found);
-        if known.len() == before {
-            return;
+/// Notes that what these names are bound to was worked out from `rank`.
+pub(super) fn mark_of_rank(cx: &Cx, names: &[Name]) {
+    for name in names {
+        if let Some((scope, _)) = cx.scope.lookup(name) {
+            scope.mark_of_rank(name);
         }
     }
 }
 
-/// Whether the value of an expression follows from `rank` or one of these names.
-fn mentions(ast: &Ast, value: ExprId, known: &FxHashSet<Name>) -> bool {
-    const NUMBERS: [&str; 7] = ["int", "float", "str", "abs", "min", "max", "range"];
-    let mut todo = vec![value];
-    while let Some(id) = todo.pop() {
-        match &ast.expr(id).kind {
-            ExprKind::Name(name) if &**name == "rank" || known.contains(name) => return true,
-            ExprKind::Call { callee, args } => {
-                let is_number =
-                    matches!(&ast.expr(*callee).kind, ExprKind::Name(n) if NUMBERS.contains(&&**n));
-                if is_number {
-                    todo.extend(args.iter().map(|a| a.value));
-                }
+/// Whether a name stands for `rank`, or for what the script has worked out from it.
+fn is_of_rank(cx: &Cx, name: &str) -> bool {
+    cx.scope.lookup(name).map_or(name == "rank", |(_, binding)| binding.of_rank)
+}
+
+/// The names outside of the branches of an `if` that these assign to.
+fn assigned_outside(cx: &Cx, then: &Block, otherwise: Option<ExprId>) -> Vec<Name> {
+    let otherwise = Block { stmts: Vec::new(), tail: otherwise, span: then.span };
+    let mut outside = Vec::new();
+    for block in [then, &otherwise] {
+        let mut own: Vec<&Name> = Vec::new();
+        walk::walk_block(&cx.ast, block, &mut |item| {
+            if let walk::Item::Stmt(id) = item
+                && let StmtKind::Let { names, .. } | StmtKind::For { names, .. } = &cx.ast.stmt(id).kind
+            {
+                own.extend(names.iter().map(|n| &n.name));
             }
-            kind => kind.for_each_child(&mut |child| {
-                if let Child::Expr(id) = child {
-                    todo.push(id);
-                }
-            }),
-        }
+        });
+        let assigned = walk::assigned_names(&cx.ast, block);
+        outside.extend(assigned.into_iter().filter(|name| !own.contains(&name)));
     }
-    false
+    outside
 }
 
 /// Whether a value goes into a graph as it is: what differs there makes another graph.
@@ -209,12 +276,11 @@ pub(super) fn line_of(sources: &SourceMap, span: Span) -> String {
 
 /// The line of the program that a node comes from.
 pub(super) fn place_of(sources: &SourceMap, graph: &Graph, node: NodeId) -> String {
-    let origins = graph.origins.chain(graph.node(node).origin());
-    let is_own = |span: Span| sources.get(span.file).is_some_and(|f| !f.is_library && !f.text.is_empty());
-    let spans = origins.map(|origin| origin.span).filter(|&span| span != Span::default());
-    let spans: Vec<Span> = spans.collect();
-    let own = spans.iter().find(|&&span| is_own(span)).or(spans.first());
-    own.map_or_else(String::new, |&span| line_of(sources, span))
+    let origin = graph.node(node).origin();
+    let own = graph.origins.user_span(origin, sources);
+    let place =
+        own.or_else(|| graph.origins.chain(origin).map(|o| o.span).find(|&span| span != Span::default()));
+    place.map_or_else(String::new, |span| line_of(sources, span))
 }
 
 /// Whether a value is computed from the number of the rank alone and constants.

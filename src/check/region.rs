@@ -8,7 +8,7 @@ use super::{
     run::{collect_tensors, map_tensors},
     scope::ScopeKind,
     tensor::{Index, Operand},
-    value::{Cx, Record, Tree, Value},
+    value::{Cx, Record, Value},
     walk,
 };
 use crate::{
@@ -198,7 +198,7 @@ impl Evaluator {
                     let value = value.as_ref().map(|v| self.lift(v, span)).transpose()?;
                     entries.push((Arc::clone(cell), value));
                 }
-                Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries }))
+                tree.with(entries)
             }
             other => other.clone(),
         })

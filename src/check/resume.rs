@@ -173,7 +173,7 @@ impl Evaluator {
             return Ok(());
         }
         self.resumed = true;
-        let Some(file) = self.last_save().filter(|file| file.path.exists()) else {
+        let Some(file) = self.last_save(scope)?.filter(|file| file.path.exists()) else {
             (self.notice)("no saved file found: starting from the beginning");
             return Ok(());
         };
@@ -282,7 +282,7 @@ impl Evaluator {
                     continue;
                 };
                 match decode(field, &mut reader) {
-                    Some(value) => scope.declare(&name.as_str().into(), value, binding.span),
+                    Some(value) => scope.set_value(&name.as_str().into(), value, binding.span),
                     None => lost.push(name.clone()),
                 }
             }
@@ -315,11 +315,11 @@ impl Evaluator {
         Ok(known)
     }
 
-    /// The last `save` in the script with a fixed file name.
-    fn last_save(&self) -> Option<SavedFile> {
-        let ast = self.program.as_ref()?;
+    /// The last `save` in the script with a fixed file name; with `per_rank: true`, this rank's file.
+    fn last_save(&mut self, scope: &Arc<Scope>) -> Eval<Option<SavedFile>> {
+        let Some(ast) = self.program.clone() else { return Ok(None) };
         let mut found: Option<(u32, Arc<str>, Vec<Arg>)> = None;
-        walk::walk_block(ast, &whole(ast), &mut |item| {
+        walk::walk_block(&ast, &whole(&ast), &mut |item| {
             if let walk::Item::Expr(id) = item
                 && let ExprKind::Call { callee, args } = &ast.expr(id).kind
                 && matches!(&ast.expr(*callee).kind, ExprKind::Name(n) if &**n == "save")
@@ -333,8 +333,19 @@ impl Evaluator {
                 }
             }
         });
-        let (_, title, args) = found?;
-        Some(SavedFile { path: self.path(&title), title, args })
+        let Some((_, title, args)) = found else { return Ok(None) };
+        let mut path = self.path(&title);
+        let per_rank = args.iter().find(|a| a.name.as_ref().is_some_and(|n| &*n.name == "per_rank"));
+        if let Some(per_rank) = per_rank.map(|arg| arg.value) {
+            let cx = Cx { ast: Arc::clone(&ast), scope: Arc::clone(scope) };
+            let is_literal = matches!(ast.expr(per_rank).kind, ExprKind::Bool(_));
+            if (is_literal || is_known(&cx, per_rank))
+                && matches!(self.expr(&cx, per_rank)?, Value::Bool(true))
+            {
+                path = self.rank_path(&path);
+            }
+        }
+        Ok(Some(SavedFile { path, title, args }))
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     errors::{Eval, Halt},
     frame::{Frame, FrameKind, InputSource, stable_hash},
     scope::ScopeKind,
-    value::{Cell, Cx, Init, Record, Stored, Tree, Value, lock},
+    value::{Cell, Cx, Init, Record, Stored, Value, lock},
 };
 use crate::{
     codes,
@@ -439,7 +439,7 @@ pub(super) fn map_tensors(value: &Value, map: &mut dyn FnMut(super::value::Graph
                 .iter()
                 .map(|(c, v)| (Arc::clone(c), v.as_ref().map(|v| map_tensors(v, map))))
                 .collect();
-            Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries }))
+            tree.with(entries)
         }
         other => other.clone(),
     }

@@ -15,6 +15,8 @@ pub struct Binding {
     pub value: Value,
     /// Where the name was bound last.
     pub span: Span,
+    /// Whether the script has worked it out from `rank`, so that it differs between ranks.
+    pub of_rank: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,21 @@ impl Scope {
     }
 
     pub fn declare(&self, name: &Name, value: Value, span: Span) {
-        self.names().insert(Arc::clone(name), Binding { value, span });
+        self.names().insert(Arc::clone(name), Binding { value, span, of_rank: false });
+    }
+
+    /// Gives a name of this scope another value that is no less of `rank` than the one before.
+    pub fn set_value(&self, name: &Name, value: Value, span: Span) {
+        let mut names = self.names();
+        let of_rank = names.get(name).is_some_and(|binding| binding.of_rank);
+        names.insert(Arc::clone(name), Binding { value, span, of_rank });
+    }
+
+    /// Notes that the value of a name of this scope was worked out from `rank`.
+    pub fn mark_of_rank(&self, name: &str) {
+        if let Some(binding) = self.names().get_mut(name) {
+            binding.of_rank = true;
+        }
     }
 
     /// The binding in this scope itself.

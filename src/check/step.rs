@@ -57,6 +57,11 @@ impl Compiled {
     pub(super) fn uses(&self, cell: &Cell) -> bool {
         self.cells.iter().any(|c| c.id == cell.id)
     }
+
+    /// Whether the step makes an update with an optimizer.
+    pub(super) fn updates_with(&self, optimizer: &Optimizer) -> bool {
+        self.updates.iter().any(|o| o.id == optimizer.id)
+    }
 }
 
 impl Evaluator {

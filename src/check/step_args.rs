@@ -7,7 +7,7 @@ use super::{
     args::{Args, ParamName},
     errors::{Eval, Halt},
     frame::{InputSource, ScalarBinding},
-    value::{Cx, Record, Step, Stored, Tree, Unknown, Value},
+    value::{Cx, Record, Step, Stored, Unknown, Value},
 };
 use crate::{
     codes,
@@ -285,7 +285,7 @@ impl Evaluator {
                     };
                     entries.push((Arc::clone(cell), item));
                 }
-                Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries }))
+                tree.with(entries)
             }
             other => other.clone(),
         })

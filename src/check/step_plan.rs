@@ -37,6 +37,7 @@ impl Evaluator {
                     budget.span,
                     "`budget` in a step whose model is spread over the ranks",
                 )
+                .note("a budget builds the step again with other regions, and what gathers wait for, and where the gradients of a unit go, is built for the regions that are written")
                 .help("choose what is recomputed by `checkpoint < … >`, a unit or more at a time"),
             ));
         }
@@ -208,20 +209,8 @@ impl Evaluator {
     /// `ensure peak <= 4 GiB`
     pub(super) fn ensure_stmt(&mut self, cx: &Cx, limit: ExprId, every_schedule: bool, span: Span) -> Eval {
         self.only_in_step("ensure", span)?;
-        let at = cx.ast.expr(limit).span;
-        let value = self.expr(cx, limit)?;
-        let limit = match value {
-            Value::Int(bytes) => u64::try_from(bytes).ok(),
-            Value::Float(bytes) if bytes >= 0.0 => Some(bytes as u64),
-            _ => None,
-        };
-        let Some(limit) = limit else {
-            let kind = value.kind();
-            return Err(self.report(
-                Diagnostic::error(codes::TYPE_MISMATCH, at, format!("a peak is a size in bytes, got {kind}"))
-                    .help("write `ensure peak <= 4 GiB`"),
-            ));
-        };
+        let help = "write `ensure peak <= 4 GiB`";
+        let limit = self.bytes_expr(cx, limit, codes::TYPE_MISMATCH, "a peak", help)?;
         self.frame(span)?.ensures.push(Ensure { limit, every_schedule, span });
         Ok(Value::Unit)
     }

@@ -127,11 +127,15 @@ impl Evaluator {
             StmtKind::Let { names, ty, value } => {
                 let span = cx.ast.expr(*value).span;
                 let mut bound = self.expr(cx, *value)?;
+                let of_rank = self.follows_rank(cx, *value);
                 if let Some(ty) = ty {
                     bound = self.check_annotation(cx, ty, bound, span)?;
                 }
                 bound = self.settle(cx, bound, span)?;
                 self.bind_names(cx, names, bound, span)?;
+                if of_rank {
+                    names.iter().for_each(|n| cx.scope.mark_of_rank(&n.name));
+                }
                 Ok(Value::Unit)
             }
             StmtKind::Assign { targets, op, value } => self.assign_stmt(cx, targets, *op, *value),

@@ -9,14 +9,14 @@ use super::{
     Evaluator,
     args::Args,
     errors::{Eval, Halt},
-    tensor,
     value::{Cx, Hook, Tree, Value},
 };
 use crate::{
     codes,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Severity},
     ir::{DType, Graph, Type, ValueId},
     ops::{Op, OpError, Slice, SliceRange},
+    report::bytes::Bytes,
     source::Span,
     syntax::ast::{Arg, ExprId, ExprKind, Ident, Name},
 };
@@ -61,9 +61,11 @@ impl Evaluator {
             ));
         };
         let gradients = self.expr(cx, target);
+        // What was gathered before is not needed for the buckets.
+        self.frame(span)?.end_gather();
         let gradients = gradients.and_then(|g| self.refuse_parts(&g, target_span).map(|()| g));
         let gradients = self.part(gradients)?;
-        let ranks = self.check_ranks(cx, over, name);
+        let ranks = self.check_ranks(cx, over, codes::BAD_OPTION, &format!("sync {name} over"));
         let ranks = self.part(ranks)?;
         let limit = self.bucket_bytes(cx, options);
         let limit = self.part(limit)?;
@@ -71,46 +73,90 @@ impl Evaluator {
         let (Some(gradients), Some(()), Some(limit)) = (gradients, ranks, limit) else {
             return Err(Halt::Reported);
         };
+        let local = match &gradients {
+            Value::Tree(tree) if tree.is_local => Some(Arc::clone(tree)),
+            _ => None,
+        };
+        if let (Some(tree), Some(with)) = (&local, with) {
+            let hook_span = cx.ast.expr(with).span;
+            return Err(self.hook_of_parts(tree, hook_span, target_span));
+        }
         let values = self.gradient_values(&gradients, target_span)?;
         // The mean over one rank is what there is.
-        if self.settings.world == 1 && hook.is_none() {
+        if self.settings.world == 1 && hook.is_none() && local.is_none() {
             return Ok(Value::Unit);
         }
         let compute = self.frame(span)?.compute.take();
-        let result = self.sync_values(&values, hook.as_ref(), limit, span);
+        let result = match local {
+            Some(tree) => {
+                self.note_whole(name, &tree, span);
+                self.sync_local(&tree, limit, span)
+            }
+            None => self.sync_values(&values, hook.as_ref(), limit, span).map(|s| rebuild(&gradients, s)),
+        };
         self.frame(span)?.compute = compute;
-        let synced = rebuild(&gradients, result?);
-        self.rebind(cx, name, synced, target_span)?;
+        self.rebind(cx, name, result?, target_span)?;
         Ok(Value::Unit)
     }
 
-    /// `over 4` must be the number of ranks that there are.
-    fn check_ranks(&mut self, cx: &Cx, over: ExprId, name: &Name) -> Eval<()> {
-        let at = cx.ast.expr(over).span;
-        let (ranks, known) = self.int_expr(cx, over)?;
-        let world = self.settings.world;
-        if !known || ranks == i64::from(world) {
-            return Ok(());
+    /// Gradients of a model that is spread over the ranks, of which each rank has its own: parts of
+    /// those of vectors, and the means of those that are in no vector.
+    fn sync_local(&mut self, tree: &Tree, limit: u64, span: Span) -> Eval {
+        let parts = self.scatter(tree, span)?;
+        let mut entries = Vec::with_capacity(tree.entries.len());
+        for ((cell, value), part) in tree.entries.iter().zip(&parts) {
+            entries.push((Arc::clone(cell), if part.is_some() { None } else { value.clone() }));
         }
-        if ranks < 1 {
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::BAD_OPTION,
-                    at,
-                    format!("`sync {name} over {ranks}`: there is at least one rank"),
-                )
-                .help("`over world` means all ranks"),
-            ));
+        let rest = tree.with(entries);
+        let values = self.gradient_values(&rest, span)?;
+        let mut rest = match self.settings.world {
+            1 => values.into_iter().map(|id| self.graph_value(id, false)).collect(),
+            _ => self.sync_values(&values, None, limit, span)?,
         }
-        let s = if world == 1 { "" } else { "s" };
-        Err(self.report(
+        .into_iter();
+        let entries = tree.entries.iter().zip(parts).map(|((cell, value), part)| {
+            let synced = part.or_else(|| value.as_ref().and_then(|_| rest.next()));
+            (Arc::clone(cell), synced)
+        });
+        let (root, entries) = (tree.root.clone(), entries.collect());
+        Ok(Value::Tree(Arc::new(Tree { root, entries, is_local: false })))
+    }
+
+    /// Says what it takes to add up whole gradients.
+    fn note_whole(&mut self, name: &Name, tree: &Tree, span: Span) {
+        let cells = tree.entries.iter().filter(|(_, value)| value.is_some()).map(|(cell, _)| cell);
+        let (mut whole, mut parts) = (0u64, 0u64);
+        for (cell, group) in cells.filter_map(|cell| Some((cell, cell.group()?))) {
+            parts = parts.saturating_add(cell.ty.bytes());
+            whole = whole.saturating_add(cell.ty.bytes().saturating_mul(u64::from(group.shard.world)));
+        }
+        if whole == 0 {
+            return;
+        }
+        let message = format!(
+            "`{name}` is whole on every rank up to here: {}, of which the parts are {}",
+            Bytes(whole),
+            Bytes(parts)
+        );
+        self.report(Diagnostic::new(Severity::Note, codes::SHARD, span, message).help(
+            "`grad(loss, net)` without `local: true` reduces what each call gives, and keeps its part: less memory for more collectives",
+        ));
+    }
+
+    fn hook_of_parts(&mut self, tree: &Tree, hook: Span, target: Span) -> Halt {
+        let title = tree.entries.iter().find_map(|(cell, _)| cell.spread()).map(|g| Arc::clone(&g.title));
+        let title = title.unwrap_or_else(|| "the model".into());
+        self.report(
             Diagnostic::error(
-                codes::BAD_OPTION,
-                at,
-                format!("`sync {name} over {ranks}` in a program of {world} rank{s}"),
+                codes::SHARD,
+                hook,
+                format!("a hook for gradients of `{title}`, which is spread over the ranks"),
             )
-            .help(format!("start it with `--world {ranks}`, or write `over world` for any number of ranks")),
-        ))
+            .secondary(target, "these are reduced and scattered unit by unit")
+            .help(
+                "leave `with …` out: a hook gives every rank all of its bucket, and here each keeps a part",
+            ),
+        )
     }
 
     fn bucket_bytes(&mut self, cx: &Cx, options: &[Arg]) -> Eval<u64> {
@@ -118,21 +164,20 @@ impl Evaluator {
         for option in options {
             let at = cx.ast.expr(option.value).span;
             match option.name.as_ref().map(|n| &*n.name) {
-                Some("bucket") => match self.expr(cx, option.value)? {
-                    Value::Int(size) if size > 0 => bytes = size.unsigned_abs(),
-                    Value::Float(size) if size >= 1.0 => bytes = size as u64,
-                    other => {
-                        let kind = other.kind();
+                Some("bucket") => {
+                    let help = "write `bucket: 25 MiB`";
+                    bytes = self.bytes_expr(cx, option.value, codes::BAD_OPTION, "`bucket`", help)?;
+                    if bytes == 0 {
                         return Err(self.report(
                             Diagnostic::error(
                                 codes::BAD_OPTION,
                                 at,
-                                format!("`bucket` is a size in bytes, got {kind}"),
+                                "`bucket: 0` leaves no room for a gradient",
                             )
-                            .help("write `bucket: 25 MiB`"),
+                            .help(help),
                         ));
                     }
-                },
+                }
                 name => {
                     let message = format!("`sync` has no option `{}`", name.unwrap_or_default());
                     return Err(self.report(
@@ -241,12 +286,9 @@ impl Evaluator {
     }
 
     fn mean_over_ranks(&mut self, bucket: Value, span: Span) -> Eval {
-        let Some(function) = tensor::find("all_reduce") else {
-            return Err(self.error(codes::INTERNAL, span, "there is no `all_reduce`"));
-        };
         let mean = Ident { name: "mean".into(), span };
         let args = Args { positional: vec![(bucket, span)], named: vec![(mean, Value::Bool(true), span)] };
-        self.call_tensor_function(function, args, span)
+        self.call_tensor_function_named("all_reduce", args, span)
     }
 
     /// What a hook gives has the type of its bucket.
@@ -388,7 +430,7 @@ fn rebuild(form: &Value, synced: Vec<Value>) -> Value {
                 (Arc::clone(cell), old.as_ref().and_then(|_| synced.next()))
             };
             let entries = tree.entries.iter().map(entry).collect();
-            Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries }))
+            tree.with(entries)
         }
         Value::List(_) => Value::list(synced.collect()),
         Value::Tuple(_) => Value::tuple(synced.collect()),

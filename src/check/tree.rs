@@ -6,12 +6,12 @@ use super::{
     Evaluator,
     args::Args,
     errors::Eval,
-    persistent::Group,
     tensor,
-    value::{Cell, Tree, Value, cells_of},
+    value::{Tree, Value, cells_of},
 };
 use crate::{
     codes,
+    diagnostic::Diagnostic,
     ir::DType,
     source::Span,
     syntax::ast::{BinaryOp, Ident},
@@ -38,6 +38,19 @@ impl Evaluator {
                         format!("`{}` of gradients of different parameters", op.symbol()),
                     ));
                 }
+                if x.is_local != y.is_local {
+                    return Err(ev.report(
+                        Diagnostic::error(
+                            codes::SHARD,
+                            span,
+                            format!(
+                                "`{}` of gradients of this rank and of parts of those of all ranks",
+                                op.symbol()
+                            ),
+                        )
+                        .help("take both with `local: true`, and begin a sum of them with `let g = 0`"),
+                    ));
+                }
                 let mut entries = Vec::with_capacity(x.entries.len());
                 for ((cell, p), (_, q)) in x.entries.iter().zip(&y.entries) {
                     let value = match (p, q, op) {
@@ -51,7 +64,7 @@ impl Evaluator {
                     };
                     entries.push((Arc::clone(cell), value));
                 }
-                Ok(Value::Tree(Arc::new(Tree { root: x.root.clone(), entries })))
+                Ok(x.with(entries))
             }
             // The start of a sum: `let g = 0`.
             (Value::Int(0), Value::Tree(_)) if op == BinaryOp::Add => Ok(b.clone()),
@@ -76,14 +89,14 @@ impl Evaluator {
         for (cell, value) in &tree.entries {
             let start = self.frames.last().map_or(0, |f| f.graph.len() as u32);
             let mapped = value.as_ref().map(|v| map(self, v)).transpose()?;
-            if let (Some(Value::Tensor(seen)), Some(group)) = (value, group_of(cell)) {
+            if let (Some(Value::Tensor(seen)), Some(group)) = (value, cell.spread()) {
                 let span = cell.span;
                 let span = self.calls.last().map_or(span, |call| call.span);
                 self.check_elementwise(start, &[seen.value], &group, "a function of gradients", span)?;
             }
             entries.push((Arc::clone(cell), mapped));
         }
-        Ok(Value::Tree(Arc::new(Tree { root: tree.root.clone(), entries })))
+        Ok(tree.with(entries))
     }
 
     /// A tensor function of a tree: `norm` of everything in it, others of each gradient.
@@ -124,10 +137,11 @@ impl Evaluator {
                 let (id, _) = ev.tensor_value(value, span)?;
                 let wide = ev.build(span, |f| f.graph.cast(id, dtype))?;
                 let wide = ev.graph_value(wide, false);
-                let square = ev.call_tensor_function_named("square", wide, span)?;
-                let sum = ev.call_tensor_function_named("sum", square, span)?;
+                let square = ev.call_tensor_function_named("square", Args::one(wide, span), span)?;
+                let sum = ev.call_tensor_function_named("sum", Args::one(square, span), span)?;
                 let [whole, parts] = &mut totals;
-                let total = if cell.group().is_some() { parts } else { whole };
+                let is_part = !tree.is_local && cell.group().is_some();
+                let total = if is_part { parts } else { whole };
                 *total = Some(match total.take() {
                     Some(total) => ev.tensor_binary(BinaryOp::Add, &total, &sum, span)?,
                     None => sum,
@@ -135,7 +149,9 @@ impl Evaluator {
             }
             let [whole, parts] = totals;
             let parts = match parts {
-                Some(parts) => Some(ev.call_tensor_function_named("all_reduce", parts, span)?),
+                Some(parts) => {
+                    Some(ev.call_tensor_function_named("all_reduce", Args::one(parts, span), span)?)
+                }
                 None => None,
             };
             let total = match (whole, parts) {
@@ -166,7 +182,7 @@ impl Evaluator {
                 let zeros = ev.graph_value(zeros, false);
                 entries.push((cell, Some(zeros)));
             }
-            Ok(Value::Tree(Arc::new(Tree { root: root.clone(), entries })))
+            Ok(Value::Tree(Arc::new(Tree { root: root.clone(), entries, is_local: false })))
         })
     }
 
@@ -210,11 +226,6 @@ impl Evaluator {
             .filter(|(c, _)| parts.iter().any(|d| d.id == c.id))
             .map(|(c, v)| (Arc::clone(c), v.clone()))
             .collect();
-        Ok(Value::Tree(Arc::new(Tree { root: part, entries })))
+        Ok(Value::Tree(Arc::new(Tree { root: part, entries, is_local: tree.is_local })))
     }
-}
-
-/// The group of a parameter or of a rank's part.
-fn group_of(cell: &Cell) -> Option<Arc<Group>> {
-    cell.group().or_else(|| cell.home()?.group.upgrade())
 }

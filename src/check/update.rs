@@ -8,6 +8,7 @@ use super::{
     Evaluator,
     errors::{Eval, Halt},
     frame::FrameKind,
+    gradient::Ranks,
     value::{Cell, Cx, Optimizer, Value, cells_of},
 };
 use crate::{codes, diagnostic::Diagnostic, ir::Role, source::Span, syntax::ast::ExprId};
@@ -83,7 +84,7 @@ impl Evaluator {
         let (Some(loss), Some(optimizer), false) = (self.part(loss)?, self.part(optimizer)?, failed) else {
             return Err(Halt::Reported);
         };
-        let grads = self.cell_gradients(loss, &cells, span)?;
+        let grads = self.cell_gradients(loss, &cells, Ranks::All, span)?;
         self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
         let pairs = grads
             .parts
@@ -114,6 +115,7 @@ impl Evaluator {
         let grads = self.expr(cx, grads)?;
         let (Some(cells), Some(optimizer)) = (cells, optimizer) else { return Err(Halt::Reported) };
         let pairs = match &grads {
+            Value::Tree(tree) if tree.is_local => return Err(self.only_local(grads_span)),
             Value::Tree(tree) => {
                 let by_cell: FxHashMap<u64, &Option<Value>> =
                     tree.entries.iter().map(|(c, grad)| (c.id, grad)).rev().collect();
@@ -133,9 +135,9 @@ impl Evaluator {
                 pairs
             }
             Value::List(_) | Value::Tuple(_) | Value::Tensor(_)
-                if cells.iter().any(|c| c.part().is_some()) =>
+                if cells.iter().any(|c| c.home().is_some()) =>
             {
-                if let Some(cell) = cells.iter().find(|c| c.part().is_some()) {
+                if let Some(cell) = cells.iter().find(|c| c.home().is_some()) {
                     self.need_whole(cell, grads_span)?;
                 }
                 Vec::new()
@@ -166,15 +168,11 @@ impl Evaluator {
     }
 
     pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {
-        // A parameter of a sharded model that was read outside of its unit stays gathered until here.
-        if let Some(frame) = self.frames.last_mut() {
-            frame.end_gather();
-        }
         match self.frames.last() {
             Some(frame) if matches!(frame.graph.cursor.role, Role::Update { .. }) => {
                 Err(self.error(codes::ONLY_IN_STEP, span, format!("`{what}` in the body of an optimizer")))
             }
-            Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.current_region() {
+            Some(frame) if matches!(frame.kind, FrameKind::Step(_)) => match frame.written_region() {
                 None => Ok(()),
                 Some(_) => Err(self.error(
                     codes::ONLY_IN_STEP,

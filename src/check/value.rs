@@ -262,6 +262,15 @@ pub struct Tree {
     /// A model, a parameter, or a list of such.
     pub root: Value,
     pub entries: Vec<(Arc<Cell>, Option<Value>)>,
+    /// Each rank has its own, of whole vectors where parameters are spread: `sync` makes parts of them.
+    pub is_local: bool,
+}
+
+impl Tree {
+    /// A tree for the same parameters.
+    pub fn with(&self, entries: Vec<(Arc<Cell>, Option<Value>)>) -> Value {
+        Value::Tree(Arc::new(Tree { root: self.root.clone(), entries, is_local: self.is_local }))
+    }
 }
 
 /// A sequence of tensors read from data, for `for` loops.

@@ -101,6 +101,9 @@ pub struct Run {
     /// is one. `tg devices` lists them.
     #[arg(long, value_name = "DEVICE", default_value_t)]
     pub device: Device,
+    /// Let a GPU round the operands of f32 products to TF32: faster, with 10 bits of fraction.
+    #[arg(long)]
+    pub tf32: bool,
     /// When the run has ended, tell what each step gave the device to do.
     #[arg(long)]
     pub stats: bool,

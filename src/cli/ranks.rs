@@ -216,7 +216,17 @@ fn run_mpi(args: &args::Run, engine: &Engine, mut options: CompileOptions, outpu
     let failure = session.rank_failure();
     let rank = session.rank();
     let exit = match result {
-        Ok(()) => Exit::Success,
+        Ok(()) => {
+            // Only here MPI is closed, which may fail, too.
+            session.end();
+            match session.rank_failure() {
+                None => Exit::Success,
+                Some(failure) => {
+                    output.err(&format!("error: {}\n", failure.message));
+                    Exit::Errors
+                }
+            }
+        }
         Err(error) if interrupted && is_cancelled(&error) => {
             if leads {
                 output.err("stopped\n");

@@ -19,7 +19,7 @@ pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     options.order = args.order.into();
     // Nobody sees the bound.
     options.planning = Planning::Quick;
-    let engine = Engine::new().with_device(args.device);
+    let engine = Engine::new().with_device(args.device).with_tf32(args.tf32);
     let engine = engine.with_rank_limit(Duration::from_secs_f64(args.comm_timeout));
     if args.engine == args::RankEngine::Mpi || options.world.is_some_and(|world| world > 1) {
         return ranks::run(args, engine, options, output);

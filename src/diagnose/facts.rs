@@ -192,7 +192,7 @@ impl<'a> Facts<'a> {
 
     /// The innermost line of the program that led to an origin; library code is left out.
     pub fn user_span(&self, origin: OriginId) -> Option<Span> {
-        self.frames(origin).into_iter().find(|f| !f.is_library).map(|f| f.span)
+        self.plan.graph.origins.user_span(origin, self.sources)
     }
 
     /// The lines that led to an origin, from the inside to the outside.

@@ -156,6 +156,7 @@ pub struct CompileOptions {
 #[derive(Debug, Clone)]
 pub struct Engine {
     device: Device,
+    tf32: bool,
     limits: Limits,
     seed: u64,
     host: Arc<HostTable>,
@@ -167,6 +168,7 @@ impl Default for Engine {
     fn default() -> Engine {
         Engine {
             device: Device::default(),
+            tf32: false,
             limits: Limits::default(),
             seed: 0,
             host: Arc::default(),
@@ -185,6 +187,13 @@ impl Engine {
     /// What runs the programs.
     pub fn with_device(mut self, device: Device) -> Engine {
         self.device = device;
+        self
+    }
+
+    /// Whether a CUDA device may round the operands of f32 products to TF32, which has 10 bits of fraction:
+    /// faster on its tensor cores. Not where nothing is said.
+    pub fn with_tf32(mut self, on: bool) -> Engine {
+        self.tf32 = on;
         self
     }
 
@@ -390,6 +399,7 @@ impl Engine {
             world: self.world_of(options),
             target: device.target().unwrap_or(options.target),
             device,
+            tf32: self.tf32,
         }
     }
 

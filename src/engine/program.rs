@@ -13,10 +13,11 @@ use crate::{
     diagnostic::{Diagnostic, Error},
     exec::{
         Device, Runner,
-        comm::{Alone, Comm, MAX_THREADS, threads},
+        comm::{Alone, Comm, Failure, MAX_THREADS, threads},
     },
     guard::CancelToken,
     ir::Graph,
+    ops::OpError,
     plan::Plan,
     source::{FileId, SourceFile, SourceMap, Span},
     syntax::{self, ast::Ast},
@@ -145,7 +146,7 @@ impl Program {
     }
 
     /// Starts the session of one rank, whose engine the host brings.
-    pub fn session_in(&self, comm: Box<dyn Comm>) -> Result<Session, Error> {
+    pub fn session_in(&self, mut comm: Box<dyn Comm>) -> Result<Session, Error> {
         let world = self.world();
         if comm.world() != world {
             let message = format!("the program is compiled for {world} ranks, and runs on {}", comm.world());
@@ -157,24 +158,35 @@ impl Program {
         settings.cancel = CancelToken::new();
         // What runs is planned for what it runs on.
         settings.target = settings.device.target().unwrap_or_default();
+        // A device that cannot be used is an error before the script does anything.
+        let runner = match settings.device {
+            Device::Cpu => None,
+            device => Some(
+                Runner::open(device, comm.rank(), settings.limits.max_host_bytes)
+                    .map(|runner| runner.with_tf32(settings.tf32))
+                    .map_err(|error| self.without_device(&mut *comm, error))?,
+            ),
+        };
         let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         evaluator.comm = comm;
-        let (device, rank) = (evaluator.settings.device, evaluator.comm.rank());
-        // A device that cannot be used is an error before the script does anything.
-        if device != Device::Cpu {
-            let limit = evaluator.settings.limits.max_host_bytes;
-            evaluator.runner = Some(Runner::open(device, rank, limit).map_err(|error| {
-                let mut diagnostic = Diagnostic::error(codes::DEVICE, Span::default(), error.message);
-                diagnostic.help.extend(error.help);
-                Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
-            })?);
-        }
+        evaluator.runner = runner;
         Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
     }
 
     /// How many ranks the program is compiled for.
     pub fn world(&self) -> u32 {
         self.engine.world_of(&self.options)
+    }
+
+    /// The error of a rank that has no device. The others are told, so that none waits for it.
+    fn without_device(&self, comm: &mut dyn Comm, error: OpError) -> Error {
+        let mut diagnostic = Diagnostic::error(codes::DEVICE, Span::default(), error.message);
+        diagnostic.help.extend(error.help);
+        if comm.world() > 1 {
+            comm.fail(Failure::failed(comm.rank(), &diagnostic.message));
+            diagnostic.notes.push(format!("on rank {}", comm.rank()));
+        }
+        Error::new(vec![diagnostic], Arc::clone(&self.checked.sources))
     }
 
     fn about_ranks(&self, message: String, help: &str) -> Error {

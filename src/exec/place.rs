@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::cpu::RunError;
 use crate::{
     ir::{NodeId, Type},
     ops::{Layout, Op, OpError},
@@ -62,6 +63,21 @@ pub(crate) fn workspace(plan: &Plan, id: OpId) -> Result<Range<usize>, OpError> 
         }
         _ => Err(fault("a workspace of the plan has no place in the arena")),
     }
+}
+
+/// An error where an op needs more workspace than the plan has for it.
+pub(crate) fn check_workspace(plan: &Plan, id: OpId, op: &Op, needed: u64) -> Result<(), OpError> {
+    let planned = plan.schedule_graph.workspace(id);
+    if needed <= planned {
+        return Ok(());
+    }
+    let name = op.name();
+    Err(fault(format_args!("`{name}` needs {needed} bytes of workspace, and {planned} are planned")))
+}
+
+/// The node that an op is for: what errors of the op are about.
+pub(crate) fn node_of(plan: &Plan, id: OpId) -> NodeId {
+    plan.op_nodes.get(id.0 as usize).copied().unwrap_or(RunError::NOWHERE)
 }
 
 fn root(plan: &Plan, buffer: BufferId) -> Result<Root, OpError> {

@@ -23,28 +23,31 @@ pub(crate) fn half_written(error: OpError) -> OpError {
     OpError { message, ..error }
 }
 
-/// Whether the persistent tensors and inputs that a step is given are those of its graph.
-pub(crate) fn check_arguments<'a>(
-    graph: &Graph,
-    slots: impl ExactSizeIterator<Item = &'a Type>,
-    inputs: impl ExactSizeIterator<Item = &'a Type>,
+/// Whether the inputs that a step is given are those of its graph.
+pub(crate) fn check_inputs<'a>(
+    graph: &'a Graph,
+    given: impl ExactSizeIterator<Item = &'a Type>,
 ) -> Result<(), OpError> {
-    if slots.len() != graph.slots.len() || inputs.len() != graph.inputs.len() {
-        return Err(OpError::new(format!(
-            "the step takes {} inputs and {} persistent tensors, got {} and {}",
-            graph.inputs.len(),
-            graph.slots.len(),
-            inputs.len(),
-            slots.len()
-        )));
+    check("inputs", graph.inputs.iter().map(|input| (&*input.name, &input.ty)), given)
+}
+
+/// The same for its persistent tensors.
+pub(crate) fn check_slots<'a>(
+    graph: &'a Graph,
+    given: impl ExactSizeIterator<Item = &'a Type>,
+) -> Result<(), OpError> {
+    check("persistent tensors", graph.slots.iter().map(|slot| (&*slot.name, &slot.ty)), given)
+}
+
+fn check<'a>(
+    what: &str,
+    wanted: impl ExactSizeIterator<Item = (&'a str, &'a Type)>,
+    given: impl ExactSizeIterator<Item = &'a Type>,
+) -> Result<(), OpError> {
+    if wanted.len() != given.len() {
+        return Err(OpError::new(format!("the step takes {} {what}, got {}", wanted.len(), given.len())));
     }
-    let named = graph
-        .slots
-        .iter()
-        .map(|slot| (&slot.name, &slot.ty))
-        .zip(slots)
-        .chain(graph.inputs.iter().map(|input| (&input.name, &input.ty)).zip(inputs));
-    for ((name, ty), given) in named {
+    for ((name, ty), given) in wanted.zip(given) {
         if given != ty {
             return Err(OpError::new(format!("`{name}` must be {ty}, got {given}")));
         }

@@ -44,6 +44,15 @@ impl Runner {
         }
     }
 
+    /// Whether f32 products may use TF32, of steps that are prepared from here on. The CPU has none.
+    #[must_use]
+    pub fn with_tf32(mut self, on: bool) -> Runner {
+        if let Runner::Cuda(cuda) = &mut self {
+            cuda.set_tf32(on);
+        }
+        self
+    }
+
     /// Bytes of the arena.
     pub fn arena_bytes(&self) -> u64 {
         match self {

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use rustc_hash::FxHashMap;
 
-use crate::source::Span;
+use crate::source::{SourceMap, Span};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(NonZeroU32);
@@ -65,5 +65,11 @@ impl Origins {
     /// The origin, the call that led to it, the call that led to that, …
     pub fn chain(&self, id: OriginId) -> impl Iterator<Item = &Origin> {
         std::iter::successors(Some(self.get(id)), |o| o.parent.map(|p| self.get(p)))
+    }
+
+    /// The innermost line of the program that led to an origin; library code is left out.
+    pub fn user_span(&self, id: OriginId, sources: &SourceMap) -> Option<Span> {
+        let is_own = |span: Span| sources.get(span.file).is_some_and(|f| !f.is_library && !f.text.is_empty());
+        self.chain(id).map(|o| o.span).find(|&span| span != Span::default() && is_own(span))
     }
 }

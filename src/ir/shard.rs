@@ -123,7 +123,7 @@ impl Gathered {
                 }
                 continue;
             }
-            let is_chain = is_view || is_elementwise(node.op());
+            let is_chain = is_view || node.op().is_elementwise();
             for region in regions {
                 note(&mut uses, region, node.id, node.args(), graph);
                 if is_chain {
@@ -157,8 +157,4 @@ fn note(
 
 fn is_constant(graph: &Graph, value: ValueId) -> bool {
     matches!(graph.producer(value).0.op(), Op::Const(_) | Op::Literal(_) | Op::Iota(_) | Op::Scalar(_))
-}
-
-fn is_elementwise(op: &Op) -> bool {
-    matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_))
 }

@@ -4,7 +4,9 @@
 //! belongs to one recompute. A node joins only if every use of its result is inside the group (a
 //! commit to a persistent tensor counts as a store of the group), so no group depends on itself. A
 //! node with several operands does not join one that waits for something made later: no fusion
-//! makes more live longer.
+//! makes more live longer. On a GPU, where each op is a launch, an update also takes what only it reads of the
+//! passes before, sums of single numbers are joined however long they wait, and all numbers that are made of
+//! scalars and constants alone are one group.
 
 use rustc_hash::FxHashMap;
 
@@ -12,6 +14,7 @@ use super::layout::Laid;
 use crate::{
     ir::{Graph, Node, NodeId, Role, SlotId, ValueId},
     ops::{Alias, Op},
+    plan::Target,
 };
 
 /// More instructions than this are split: their registers would not stay in the cache.
@@ -26,27 +29,21 @@ pub(super) struct GroupId(pub u32);
 /// Ops that a fused program can hold. Scalars and constants are not among them: every program that
 /// uses one reads it itself.
 pub(super) fn is_elementwise(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Select(_)
-            | Op::Cast(_)
-            | Op::Copy(_)
-            | Op::Iota(_)
-            | Op::Random(_)
-    )
+    op.is_elementwise() || matches!(op, Op::Iota(_) | Op::Random(_))
 }
 
 /// The group of each node; `None` for nodes that are not element-wise.
-pub(super) fn groups(laid: &Laid) -> Vec<Option<GroupId>> {
+pub(super) fn groups(laid: &Laid, target: Target) -> Vec<Option<GroupId>> {
     let graph = &laid.graph;
     let mut fusion = Fusion {
         graph,
+        launches: target == Target::Cuda,
         group_of: vec![None; graph.len()],
         sizes: Vec::new(),
         uses: vec![Use::Nothing; graph.value_count()],
         updates: FxHashMap::default(),
+        of_scalars: if target == Target::Cuda { of_scalars(graph) } else { vec![false; graph.len()] },
+        scalars: None,
     };
     for output in &graph.outputs {
         fusion.note(output.value.0, Use::Memory);
@@ -78,12 +75,39 @@ enum Use {
 
 struct Fusion<'g> {
     graph: &'g Graph,
+    /// Each op is a launch.
+    launches: bool,
     group_of: Vec<Option<GroupId>>,
     sizes: Vec<u32>,
     /// Of each value; commits are left out.
     uses: Vec<Use>,
     /// The group of a parameter's update, by shape: its states are written in one go.
     updates: FxHashMap<(SlotId, Box<[usize]>), GroupId>,
+    /// Nodes that need nothing but scalars and constants, and the group of those that others have to find in
+    /// memory. It waits for nothing, so it never waits for itself.
+    of_scalars: Vec<bool>,
+    scalars: Option<GroupId>,
+}
+
+/// The element-wise nodes with one element whose operands are scalars, constants, or such nodes.
+fn of_scalars(graph: &Graph) -> Vec<bool> {
+    let mut of_scalars = vec![false; graph.len()];
+    for node in graph.nodes() {
+        let is_free = |arg: &ValueId| {
+            let (maker, _) = graph.producer(*arg);
+            matches!(maker.op(), Op::Const(_) | Op::Scalar(_))
+                || of_scalars.get(maker.id.0 as usize).copied().unwrap_or(false)
+        };
+        let is_number = matches!(node.op(), Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_))
+            && graph.ty(node.result(0)).shape().is_empty()
+            && node.instance() == 0
+            && node.after().is_empty();
+        let is_one = is_number && node.args().iter().all(is_free);
+        if let Some(entry) = of_scalars.get_mut(node.id.0 as usize) {
+            *entry = is_one;
+        }
+    }
+    of_scalars
 }
 
 impl Fusion<'_> {
@@ -125,6 +149,10 @@ impl Fusion<'_> {
         {
             return group;
         }
+        let is_scalar = self.of_scalars.get(node.id.0 as usize) == Some(&true) && used == Use::Memory;
+        if is_scalar && let Some(group) = self.scalars.filter(|&group| has_room(&self.sizes, group)) {
+            return group;
+        }
         let key = match (node.role(), used) {
             (Role::Update { slot }, Use::Nothing) => {
                 Some((slot, Box::from(self.graph.ty(node.result(0)).shape())))
@@ -141,12 +169,18 @@ impl Fusion<'_> {
         if let Some(key) = key {
             self.updates.insert(key, group);
         }
+        if is_scalar {
+            self.scalars = Some(group);
+        }
         group
     }
 
     fn same_domain(&self, a: &Node<'_>, b: &Node<'_>) -> bool {
         let shape = |n: &Node<'_>| self.graph.ty(n.result(0)).shape();
-        a.role().phase() == b.role().phase() && a.instance() == b.instance() && shape(a) == shape(b)
+        let takes = self.launches && matches!(a.role(), Role::Update { .. });
+        (a.role().phase() == b.role().phase() || takes)
+            && a.instance() == b.instance()
+            && shape(a) == shape(b)
     }
 
     /// In the group of `node`, `producer` would wait for an operand of `node` that is made later,
@@ -157,6 +191,10 @@ impl Fusion<'_> {
             let (maker, _) = self.viewed(arg);
             maker.id > producer.id && !is_elementwise(maker.op())
         });
+        let is_number = self.graph.ty(producer.result(0)).elements() == 1;
+        if self.launches && is_number {
+            return false;
+        }
         waits && !matches!(producer.role(), Role::Update { .. }) && self.reads_several(producer)
     }
 

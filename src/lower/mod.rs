@@ -22,7 +22,7 @@ use crate::{
     ir::{Graph, Role, verify},
     ops::OpError,
     plan::{BufferKind, Instruction, Kernel, Plan, Target},
-    schedule::{self, BufferId, ScheduleGraph},
+    schedule::{self, BufferId, OpId, OrderKind, ScheduleGraph},
 };
 
 /// How to plan a step.
@@ -46,12 +46,17 @@ fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan
     let graph = lower(graph)?;
     let laid = layout::lay_out(&graph)?;
     check(&laid.graph)?;
-    let groups = fuse::groups(&laid);
+    let groups = fuse::groups(&laid, options.target);
     let members = fuse::members(&groups);
     let schedule = |graph: &ScheduleGraph| schedule::schedule_with_copies(graph, &options.schedule);
     let build::Built { planned, kernels, op_nodes, buffers, outputs, persistent_bytes, views, commits } =
         build::build(&laid, &groups, &members, options.target, &schedule)?;
-    let (schedule_graph, schedule) = (planned.resolved.graph, planned.schedule);
+    let (schedule_graph, mut schedule) = (planned.resolved.graph, planned.schedule);
+    // Collectives go on beside other work. The worst order and the written one stay what they are.
+    if !matches!(options.schedule.order, OrderKind::Witness | OrderKind::Source) {
+        let waits = |op: OpId| matches!(kernels.get(op.0 as usize), Some(Kernel::Wait { .. }));
+        schedule::wait_late(&schedule_graph, &mut schedule, &waits);
+    }
     // Searches end early where the host asks them to: what they leave is no plan to keep.
     OpError::if_cancelled()?;
     let instructions = schedule::instructions(&schedule_graph, &schedule.order, &schedule.overwrites);

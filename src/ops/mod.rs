@@ -24,6 +24,7 @@ mod gather;
 mod host;
 mod leaf;
 mod matmul;
+mod movement;
 mod network;
 mod norm;
 mod pool;
@@ -44,12 +45,13 @@ pub(crate) use host::{HostGradient, float_types, panic_text, wrong_types};
 pub use host::{HostKernel, HostOp};
 pub use leaf::{Const, Distribution, Input, Iota, Literal, Opaque, Random, Read, Scalar};
 pub use matmul::MatMul;
+pub use movement::{Concat, Copy, Insert, Pad};
 pub use norm::{LayerNorm, LayerNormGrad, RmsNorm, RmsNormGrad};
 pub use pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGather, MaxPool2dGrad, PoolShape};
 pub use reduce::{ArgReduce, Reduce, ReduceKind};
 pub use softmax::{LogSoftmax, Softmax, SoftmaxGrad};
 pub use stop_grad::StopGrad;
-pub use view::{Broadcast, Concat, Copy, Insert, Layout, Pad, Reshape, Slice, SliceRange, Transpose};
+pub use view::{Broadcast, Layout, Reshape, Slice, SliceRange, Transpose};
 
 /// Why an op cannot be applied to its operands. The message names the op and every shape, and
 /// stands alone: lower case, no full stop.
@@ -285,6 +287,13 @@ ops! {
     Attention, AttentionGrad,
     // Order and effects.
     Barrier, Write, Print, CollectiveStart, CollectiveDone,
+}
+
+impl Op {
+    /// Whether the op makes each element of its result of the elements at that place in its operands.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_))
+    }
 }
 
 impl std::ops::Deref for Op {

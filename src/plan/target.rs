@@ -2,8 +2,8 @@
 
 use crate::{exec::cuda, ir::Type, ops::Op};
 
-/// The kind of device that a plan is made for. All have the same ops and buffers; what kernels need
-/// beside their operands differs.
+/// The kind of device that a plan is made for. What kernels need beside
+/// their operands differs, and on a GPU a few more element-wise ops are computed together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Target {
     #[default]

@@ -6,7 +6,7 @@ use super::{
     index::Index,
     parts,
     profile::{Profile, profile},
-    refute::{NARROW, Refutation, WIDE, refute},
+    refute::{End, NARROW, Refutation, WIDE, refute},
 };
 
 /// Arcs that all cuts of one bound may look at together.
@@ -14,6 +14,9 @@ pub(super) const CUT_WORK: u64 = 12_000_000;
 
 /// The same for proofs by case distinction, and how many peaks below the best are tried.
 pub(super) const REFUTE_WORK: u64 = 40_000_000;
+/// Arcs that the search for a proof may look at where the bound is known.
+const EXPLAIN_WORK: u64 = 4_000_000;
+
 /// Arcs that cuts of independent parts may look at.
 pub(super) const PARTS_WORK: u64 = 4_000_000;
 const BISECTIONS: usize = 4;
@@ -35,8 +38,7 @@ pub struct Bound {
     pub before: Vec<OpId>,
     /// One cut was not enough: the places of undecided ops were told apart.
     pub branched: bool,
-    /// How, where that was by single edges: not where all orders of a small graph were searched,
-    /// where independent parts were merged, or where views may be copied.
+    /// How. `None` where one cut was enough, or where nobody asked for a proof.
     pub refutation: Option<Refutation>,
 }
 
@@ -56,11 +58,12 @@ pub fn lower_bound(graph: &ScheduleGraph, order: &[OpId]) -> Bound {
     if proof.units < profile.peak
         && let Some(merged) = parts::merge(&ix, &order, PARTS_WORK)
     {
-        proof.raise(merged.units);
+        proof.refute(merged.units, merged.proof);
     }
     if proof.units < profile.peak {
         tighten(&ix, &order, &mut proof, REFUTE_WORK, true);
     }
+    explain(&ix, &order, &mut proof);
     proof.to_bound(&ix)
 }
 
@@ -94,6 +97,23 @@ pub(super) fn tighten(ix: &Index, order: &[u32], proof: &mut Proof, mut work: u6
     }
 }
 
+/// A proof that can be followed step by step, for a bound that the search of all orders of a small graph
+/// has found. Where there is none, the search itself is named.
+pub(super) fn explain(ix: &Index, order: &[u32], proof: &mut Proof) {
+    if !proof.branched {
+        if proof.done.is_empty() && ix.exact {
+            certify(proof, order, &profile(ix, order), Cutter::new(ix, order), &mut EXPLAIN_WORK.clone());
+        }
+        return;
+    }
+    if proof.refutation.is_some() {
+        return;
+    }
+    let profile = profile(ix, order);
+    proof.refutation = refute(ix, order, &profile, proof.units, NARROW, &mut EXPLAIN_WORK.clone());
+    proof.refutation.get_or_insert(Refutation { edges: Vec::new(), end: End::Search });
+}
+
 /// A bound in units.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Proof {
@@ -103,9 +123,21 @@ pub(super) struct Proof {
     pub(super) done: Vec<u32>,
     pub(super) branched: bool,
     pub(super) refutation: Option<Refutation>,
+    /// The inputs and the cheapest first op prove it.
+    start: bool,
 }
 
 impl Proof {
+    /// Says that one of the ops that can be first has so much alive, where ops that the graph does not
+    /// have, copies, may run before it.
+    pub(super) fn allow_copies_first(&mut self, ix: &Index) {
+        if self.start && !self.branched {
+            let ready = (0..ix.ops).filter(|&v| ix.preds.count(v) == 0).map(|v| OpId(v as u32)).collect();
+            self.branched = true;
+            self.refutation = Some(Refutation { edges: Vec::new(), end: End::First(ready) });
+        }
+    }
+
     /// A search has shown that nothing is below `units`.
     pub(super) fn raise(&mut self, units: i64) {
         if units > self.units {
@@ -160,7 +192,9 @@ pub(super) fn footprints(ix: &Index) -> Proof {
         .map(|v| (ix.made[v] - ix.saved(v, |_| true) + ix.workspace[v], v as u32))
         .min();
     let mut best = match first {
-        Some((grows, v)) => Proof { units: inputs + ix.unread + grows, op: Some(v), ..Proof::default() },
+        Some((grows, v)) => {
+            Proof { units: inputs + ix.unread + grows, op: Some(v), start: true, ..Proof::default() }
+        }
         None => Proof { units: inputs + ix.unread, ..Proof::default() },
     };
     for v in 0..ix.ops {
@@ -189,13 +223,13 @@ pub(super) fn single_cuts(ix: &Index, order: &[u32], profile: &Profile, work: &m
             best = Proof { units: cut.units, op: Some(op), done: cut.smallest, ..Proof::default() };
         }
     }
-    certify(&mut best, order, profile, &mut cutter, work);
+    certify(&mut best, order, profile, cutter, work);
     best
 }
 
 /// What an op needs by itself says nothing of which ops are done before it. Where the order at hand
 /// has no more alive then, those done in it are an example; otherwise a cut is, and may prove more.
-fn certify(proof: &mut Proof, order: &[u32], profile: &Profile, cutter: &mut Cutter<'_>, work: &mut u64) {
+fn certify(proof: &mut Proof, order: &[u32], profile: &Profile, mut cutter: Cutter<'_>, work: &mut u64) {
     let Some(op) = proof.op.filter(|_| proof.done.is_empty() && !proof.branched) else { return };
     let Some(at) = order.iter().position(|&o| o == op) else { return };
     if profile.live[at] <= proof.units {
@@ -205,6 +239,7 @@ fn certify(proof: &mut Proof, order: &[u32], profile: &Profile, cutter: &mut Cut
     if *work > 0 {
         let cut = cutter.solve(op, profile.live[at], profile.peak, work);
         if cut.units >= proof.units {
+            proof.start &= cut.units == proof.units;
             (proof.units, proof.done) = (cut.units, cut.smallest);
         }
     }

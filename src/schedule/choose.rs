@@ -355,19 +355,29 @@ pub(super) fn bound_of_choices(
             bound::tighten(&ix, &order, &mut proof, bound::REFUTE_WORK, closes);
         }
     }
+    if graph.viewed().iter().any(|base| graph.maker(base.buffer).is_none()) {
+        proof.allow_copies_first(&ix);
+    }
+    if options.prove {
+        bound::explain(&ix, &order, &mut proof);
+    }
     in_graph(&relaxed, graph, &proof.to_bound(&ix))
 }
 
 /// A bound on the relaxed graph as one on the graph itself. What makes the parts of a base there
-/// stands for the op that makes the base.
+/// stands for the op that makes the base. Every cut of the proof is at least as large in the graph
+/// itself: a set of ops that can be done has at least as much alive in it.
 fn in_graph(relaxed: &Relaxed, graph: &ScheduleGraph, bound: &Bound) -> Bound {
-    let op = bound.op.and_then(|op| (0..=op.0).rev().find_map(|op| relaxed.source(OpId(op))));
+    // The order in which the parts are made right behind the base has no more alive than the base's.
+    let name = |op: OpId| (0..=op.0).rev().find_map(|op| relaxed.source(OpId(op)));
+    let op = bound.op.and_then(name);
     let mut before: Vec<OpId> = bound.before.iter().filter_map(|&op| relaxed.source(op)).collect();
     before.sort_unstable();
     before.retain(|&b| Some(b) != op);
     debug_assert!(before.iter().all(|op| (op.0 as usize) < graph.op_count()));
     let before = if op.is_some() { before } else { Vec::new() };
-    Bound { bytes: bound.bytes, op, before, branched: bound.branched, refutation: None }
+    let refutation = bound.refutation.as_ref().and_then(|proof| proof.renamed(&name));
+    Bound { bytes: bound.bytes, op, before, branched: bound.branched, refutation }
 }
 
 /// A bound on a graph as one on the graph with copies: the copies that the ops done need are done.
@@ -390,7 +400,8 @@ fn in_resolved(resolved: &Resolved, bound: &Bound) -> Bound {
         }
     }
     let before = graph.ops().filter(|op| done[op.0 as usize]).collect();
-    Bound { bytes: bound.bytes, op: Some(op), before, branched: bound.branched, refutation: None }
+    let refutation = bound.refutation.as_ref().and_then(|proof| proof.renamed(&map));
+    Bound { bytes: bound.bytes, op: Some(op), before, branched: bound.branched, refutation }
 }
 
 /// The order of the ops that are not copies, in the graph without copies.

@@ -56,6 +56,10 @@ impl Extra {
         self.succs.entry(before).or_default().push(after);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.preds.is_empty()
+    }
+
     pub(super) fn preds(&self, op: u32) -> &[u32] {
         self.preds.get(&op).map_or(&[], Vec::as_slice)
     }
@@ -68,11 +72,11 @@ impl Extra {
 /// Builds and solves the networks. Ops outside the current segment of the order are done before it
 /// or come after it.
 pub(super) struct Cutter<'a> {
-    ix: &'a Index,
+    pub(super) ix: &'a Index,
     pub(super) extra: Extra,
     /// Of ops in the segment; `Free` between calls.
     side: Vec<Side>,
-    order: Vec<u32>,
+    pub(super) order: Vec<u32>,
     pub(super) position: Vec<u32>,
     start: u32,
     end: u32,
@@ -148,10 +152,23 @@ impl<'a> Cutter<'a> {
     /// ordered freely. `live` is what is alive in the order at hand. Stops early once the least is
     /// known to be at least `enough`.
     pub(super) fn solve(&mut self, op: u32, live: i64, enough: i64, work: &mut u64) -> Cut {
-        self.cut(op, live, enough, work).0
+        self.cut(op, (&[], Side::Before), live, enough, work).0
     }
 
-    /// The same, with the networks, one for each choice of overwrites, for [`Solved::force`].
+    /// The same where some other ops are done before `op` (or none of them is, [`Side::After`]), with what
+    /// that implies.
+    pub(super) fn solve_beside(
+        &mut self,
+        op: u32,
+        (others, side): (&[u32], Side),
+        live: i64,
+        enough: i64,
+        work: &mut u64,
+    ) -> i64 {
+        self.cut(op, (others, side), live, enough, work).0.units
+    }
+
+    /// The same as `solve`, with the networks, one for each choice of overwrites, for [`Solved::force`].
     pub(super) fn solve_open(
         &mut self,
         op: u32,
@@ -159,7 +176,7 @@ impl<'a> Cutter<'a> {
         enough: i64,
         work: &mut u64,
     ) -> (Cut, Vec<Solved>) {
-        let (cut, networks) = self.cut(op, live, enough, work);
+        let (cut, networks) = self.cut(op, (&[], Side::Before), live, enough, work);
         let node: FxHashMap<u32, u32> =
             cut.free.iter().enumerate().map(|(i, &u)| (u, i as u32 + 2)).collect();
         let solved = networks
@@ -169,13 +186,20 @@ impl<'a> Cutter<'a> {
         (cut, solved)
     }
 
-    fn cut(&mut self, op: u32, live: i64, enough: i64, work: &mut u64) -> (Cut, Vec<(Network, i64)>) {
+    fn cut(
+        &mut self,
+        op: u32,
+        given: (&[u32], Side),
+        live: i64,
+        enough: i64,
+        work: &mut u64,
+    ) -> (Cut, Vec<(Network, i64)>) {
         if guard::cancelled() {
             *work = 0;
         }
         let v = op as usize;
         self.here = self.position[v];
-        let consistent = self.split(op);
+        let consistent = self.split(op, given);
         let segment = self.start as usize..self.end as usize;
         *work = work.saturating_sub(segment.len() as u64 / 2 + 1);
         let free: Vec<u32> =
@@ -259,14 +283,22 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Marks what must be before and after `op` among the free ops. False if the assumed edges
-    /// contradict each other: no order has them all.
-    fn split(&mut self, op: u32) -> bool {
+    /// Marks what must be before and after `op` among the free ops, where `others` are on one side of
+    /// it. False if the assumed edges contradict that or each other: no order has them all.
+    fn split(&mut self, op: u32, (others, side): (&[u32], Side)) -> bool {
         let ix = self.ix;
         let mut consistent = true;
         self.contrary.clear();
         self.decide(op, Side::After);
         let mut stack = vec![op];
+        if side == Side::Before {
+            for &other in others.iter().filter(|&&other| other != op) {
+                if self.side(other) == Side::Free {
+                    self.decide(other, side);
+                    stack.push(other);
+                }
+            }
+        }
         while let Some(u) = stack.pop() {
             for &p in ix.preds.get(u as usize) {
                 if self.side(p) == Side::Free {
@@ -283,6 +315,15 @@ impl<'a> Cutter<'a> {
             }
         }
         stack.push(op);
+        if side == Side::After {
+            for &other in others.iter().filter(|&&other| other != op) {
+                consistent &= self.side(other) != Side::Before;
+                if self.side(other) == Side::Free {
+                    self.decide(other, side);
+                    stack.push(other);
+                }
+            }
+        }
         while let Some(u) = stack.pop() {
             for &s in ix.succs.get(u as usize) {
                 consistent &= self.side(s) != Side::Before;

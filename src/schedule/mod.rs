@@ -9,11 +9,13 @@ mod choose;
 mod cut;
 mod depth;
 mod exact;
+mod extreme;
 pub(crate) mod flow;
 mod graph;
 mod greedy;
 mod improve;
 mod index;
+mod late;
 mod outcome;
 pub mod pack;
 mod parts;
@@ -33,6 +35,7 @@ pub use choose::{Planned, schedule_with_copies};
 pub use graph::{
     Buffer, BufferFlags, BufferId, CopyableView, GraphBuilder, OpId, ScheduleGraph, ViewId, ViewedBuffer,
 };
+pub use late::wait_late;
 pub use outcome::{Instruction, Schedule};
 pub use place::{Places, place};
 pub use profile::instructions;

@@ -3,14 +3,16 @@
 //! Assume an order below the target. Then, for an op `v` and another `u` whose place is open: if
 //! the cut at `v` with `u` done reaches the target, `u` must come after `v`; if it does so with `u`
 //! not done, before. Every such edge tightens the other cuts. When some op's cut reaches the
-//! target, or both places of `u` do, there is no such order. Where nothing more follows, both
-//! places of one `u` are tried in turn.
+//! target, or both places of `u` do, or those of the op of a set that is the last (or first) of it to
+//! run, whichever that is, there is no such order. Where nothing more follows, both places of one `u`
+//! are tried in turn.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     OpId,
     cut::{Cut, Cutter, Extra},
+    extreme::{Extreme, extreme},
     index::Index,
     profile::Profile,
 };
@@ -32,12 +34,38 @@ pub(super) const NARROW: Width = Width { hot: 24, near: 48, depth: 4 };
 /// Where many steps are alike, what follows for one step must be carried through all the others.
 pub(super) const WIDE: Width = Width { hot: 150, near: 200, depth: 4 };
 
+/// The part of the work left that one look for a set with a last or first op may take.
+const EXTREME_SHARE: u64 = 4;
+
 /// A proof that every order reaches some number of bytes. Edges are assumed in turn; each of them
 /// holds because the opposite, with all edges before it, brings the cut of an op to that number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refutation {
     pub edges: Vec<Forced>,
     pub end: End,
+}
+
+impl Refutation {
+    /// The proof in a graph with other ids, which has at least as much alive.
+    pub(super) fn renamed(&self, name: &impl Fn(OpId) -> Option<OpId>) -> Option<Refutation> {
+        let all = |ops: &[OpId]| ops.iter().map(|&op| name(op)).collect::<Option<Vec<OpId>>>();
+        let edge = |edge: &Forced| {
+            Some(Forced { op: name(edge.op)?, first: name(edge.first)?, second: name(edge.second)? })
+        };
+        let end = match &self.end {
+            End::Cut(op) => End::Cut(name(*op)?),
+            End::Both { op, other } => End::Both { op: name(*op)?, other: name(*other)? },
+            End::Last(ops) => End::Last(all(ops)?),
+            End::First(ops) => End::First(all(ops)?),
+            End::Search => End::Search,
+            End::Fork { ops: [a, b], cases } => {
+                let [first, second] = &**cases;
+                let cases = Box::new([first.renamed(name)?, second.renamed(name)?]);
+                End::Fork { ops: [name(*a)?, name(*b)?], cases }
+            }
+        };
+        Some(Refutation { edges: self.edges.iter().map(edge).collect::<Option<Vec<Forced>>>()?, end })
+    }
 }
 
 /// `first` runs before `second`, one of which is `op`: otherwise the cut at `op` reaches the target.
@@ -55,6 +83,13 @@ pub enum End {
     Cut(OpId),
     /// The cut at `op` does so with `other` done, and with `other` not done.
     Both { op: OpId, other: OpId },
+    /// One of these ops is the last of them to run. The cut at each, with the others done, reaches the
+    /// target.
+    Last(Vec<OpId>),
+    /// One of these ops is the first. The cut at each, with none of the others done, reaches the target.
+    First(Vec<OpId>),
+    /// A search of all orders of a small graph, by the sets of ops that can be done.
+    Search,
     /// With the first before the second, and with the second before the first.
     Fork { ops: [OpId; 2], cases: Box<[Refutation; 2]> },
 }
@@ -98,6 +133,9 @@ impl Refuter<'_, '_> {
             if self.solve(cutter, v, &mut cuts) {
                 return cut_at(edges, v);
             }
+        }
+        if let Some(end) = self.extremes(cutter) {
+            return Some(Refutation { edges, end });
         }
         // Ops that gave no edge since the last one was added.
         let mut settled: FxHashSet<u32> = FxHashSet::default();
@@ -153,6 +191,11 @@ impl Refuter<'_, '_> {
                 break;
             }
         }
+        if !edges.is_empty()
+            && let Some(end) = self.extremes(cutter)
+        {
+            return Some(Refutation { edges, end });
+        }
         let (_, u, v) = fork.filter(|_| depth > 0)?;
         let mut hot: Vec<u32> = cuts.keys().copied().collect();
         hot.sort_by_key(|op| (std::cmp::Reverse(cuts[op]), *op));
@@ -167,6 +210,24 @@ impl Refuter<'_, '_> {
         };
         let cases = Box::new([case(u, v)?, case(v, u)?]);
         Some(Refutation { edges, end: End::Fork { ops: [OpId(u), OpId(v)], cases } })
+    }
+
+    /// A set whose last op, or first, reaches the target whichever it is.
+    fn extremes(&mut self, cutter: &mut Cutter<'_>) -> Option<End> {
+        for which in [Extreme::Last, Extreme::First] {
+            let mut share = *self.work / EXTREME_SHARE;
+            *self.work -= share;
+            let found = extreme(cutter, which, self.live, self.target, &mut share);
+            *self.work += share;
+            if let Some(ops) = found {
+                let ops = ops.into_iter().map(OpId).collect();
+                return Some(match which {
+                    Extreme::Last => End::Last(ops),
+                    Extreme::First => End::First(ops),
+                });
+            }
+        }
+        None
     }
 
     fn live(&self, cutter: &Cutter<'_>, op: u32) -> i64 {

@@ -14,7 +14,7 @@ use super::{
     index::Index,
     parts,
     profile::profile,
-    refute::{NARROW, refute},
+    refute::{NARROW, Refutation, refute},
 };
 
 type Heuristic = fn(&Index) -> Vec<u32>;
@@ -67,9 +67,11 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
     let mut search =
         Search { ix, found: Vec::new(), proof: bound::footprints(ix), end, proves: options.prove };
     search.run(&first);
-    let merged = if is_best { search.merge() } else { 0 };
+    let merged = if is_best { search.merge() } else { None };
     search.cut();
-    search.proof.raise(merged);
+    if let Some((units, proof)) = merged {
+        search.proof.refute(units, proof);
+    }
     search.refute();
     if search.is_open() {
         search.run(&others);
@@ -78,10 +80,16 @@ pub(super) fn choose(ix: &Index, options: &Options) -> Chosen {
     }
     if is_best && search.is_open() {
         search.improve();
-        let merged = search.merge();
-        search.proof.raise(merged);
+        if let Some((units, proof)) = search.merge() {
+            search.proof.refute(units, proof);
+        }
     }
     search.tighten(is_best);
+    if options.prove
+        && let Some(best) = search.found.first()
+    {
+        bound::explain(ix, &best.order, &mut search.proof);
+    }
     let proof = search.proof;
     match search.found.into_iter().next() {
         Some(best) => Chosen { order: best.order, found_by: best.by, proof },
@@ -164,17 +172,17 @@ impl Search<'_> {
         }
     }
 
-    /// Merges the independent parts of a wide graph. Returns a bound on what merging can do.
-    fn merge(&mut self) -> i64 {
+    /// Merges the independent parts of a wide graph. Returns a bound on what any order can do.
+    fn merge(&mut self) -> Option<(i64, Refutation)> {
         if !self.is_open() {
-            return 0;
+            return None;
         }
-        let Some(merged) = parts::merge(self.ix, &self.found[0].order, bound::PARTS_WORK) else { return 0 };
+        let merged = parts::merge(self.ix, &self.found[0].order, bound::PARTS_WORK)?;
         // As a start for the search, an order that is no better is worth less than another heuristic's.
         if profile(self.ix, &merged.order).peak < self.found[0].peak {
             self.add("merge", merged.order);
         }
-        merged.units
+        Some((merged.units, merged.proof))
     }
 
     /// Exhaustive search on a small graph, otherwise search around the best orders.

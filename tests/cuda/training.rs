@@ -28,6 +28,7 @@ fn on_device(graph: &Graph) -> Results {
         assert_eq!(run.high_water_bytes, executable.plan().schedule.arena_bytes);
         outputs.push(run.outputs);
     }
+    assert!(executable.stats().is_none_or(|stats| stats.is_recorded), "the last steps were replayed");
     (outputs, slots)
 }
 
@@ -46,10 +47,12 @@ fn elements(tensor: &Tensor) -> impl Iterator<Item = f64> {
     (0..tensor.ty().elements()).map(|k| tensor.get_f64(k).expect("an element"))
 }
 
-/// The largest difference, relative to the largest element.
+/// The largest difference, relative to the largest element. Infinite where one of them is no number, as
+/// `f64::max` would drop that.
 fn distance(a: &Tensor, b: &Tensor) -> f64 {
     let scale = elements(a).map(f64::abs).fold(1e-3, f64::max);
-    elements(a).zip(elements(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / scale
+    let apart = |(a, b): (f64, f64)| if (a - b).is_nan() { f64::INFINITY } else { (a - b).abs() };
+    elements(a).zip(elements(b)).map(apart).fold(0.0, f64::max) / scale
 }
 
 /// Programs whose numbers stay finite; in the others rounding decides which NaN comes out.
@@ -81,4 +84,11 @@ fn checkpointed_steps_have_the_bits_of_plain_ones_and_nearly_those_of_the_cpu() 
     }
     // Three steps of training may amplify rounding, in a few of these programs without bound.
     assert!(far.len() <= 2, "far from the CPU: {far:?}");
+}
+
+#[test]
+fn nan_is_far_from_every_number() {
+    let of = |x| Tensor::from_slice(&[2], &[1.0f32, x]).expect("two elements");
+    assert_eq!(distance(&of(2.0), &of(f32::NAN)), f64::INFINITY);
+    assert_eq!(distance(&of(2.0), &of(3.0)), 0.5);
 }

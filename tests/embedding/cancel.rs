@@ -58,6 +58,17 @@ fn lowering_and_search_stop() {
 }
 
 #[test]
+fn the_search_for_what_to_recompute_stops() {
+    // A long chain has many candidates, and none of them fits.
+    let text = "step g(x: f32[64, 64]) {
+        budget 64 KiB
+        let y = x
+        for i in 0..3000 { y = tanh(y @ x) }
+        return grad(sum(y), x) }";
+    stop_compiling(text, Planning::Quick);
+}
+
+#[test]
 fn a_token_that_is_set_stops_at_once() {
     let options = CompileOptions::default();
     options.cancel.cancel();

@@ -377,10 +377,12 @@ impl Step {
         ensure(!self.branched || self.relaxed || bytes <= claimed, || {
             format!("the least cut at op {op} is {bytes}, above the bound {claimed}")
         })?;
-        if self.refutation.is_null() {
+        ensure(self.refutation.is_null() != self.branched, || {
+            "a bound with one cut and a refutation, or with neither".to_owned()
+        })?;
+        if !self.branched {
             return Ok(());
         }
-        ensure(self.branched && !self.relaxed, || "a refutation of what is proved otherwise".to_owned())?;
         follow(self, &self.refutation, Vec::new(), claimed)
     }
 

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::{
     check::{Check, Step},
     cut::{choices, minimum, own},
+    search::below,
 };
 
 /// Edges that hold on top of those of the graph, first and second.
@@ -21,7 +22,7 @@ pub fn follow(step: &Step, proof: &Value, mut edges: Edges, target: u64) -> Chec
     for edge in proof["edges"].as_array().ok_or("a refutation has no edges")? {
         let (at, first, second) = (op(&edge[0], step)?, op(&edge[1], step)?, op(&edge[2], step)?);
         // The opposite place of the other op is what the cut excludes.
-        let (done, late) = if at == first { (Some(second), None) } else { (None, Some(first)) };
+        let (done, late): (&[usize], &[usize]) = if at == first { (&[second], &[]) } else { (&[], &[first]) };
         if at != first && at != second {
             return Err(format!("the edge {first}, {second} has nothing to do with op {at}"));
         }
@@ -33,18 +34,41 @@ pub fn follow(step: &Step, proof: &Value, mut edges: Edges, target: u64) -> Chec
     }
     let end = &proof["end"];
     if !end["cut"].is_null() {
-        let bytes = least(step, op(&end["cut"], step)?, &edges, None, None);
+        let bytes = least(step, op(&end["cut"], step)?, &edges, &[], &[]);
         return if bytes >= target { Ok(()) } else { Err(format!("refutation: the last cut is {bytes}")) };
     }
     if let Some(pair) = end["both"].as_array() {
         let (at, other) = (op(&pair[0], step)?, op(&pair[1], step)?);
-        for (done, late) in [(Some(other), None), (None, Some(other))] {
-            let bytes = least(step, at, &edges, done, late);
+        for places in [[&[other][..], &[]], [&[], &[other]]] {
+            let bytes = least(step, at, &edges, places[0], places[1]);
             if bytes < target {
                 return Err(format!("refutation: op {other} has a place: the cut at {at} is {bytes}"));
             }
         }
         return Ok(());
+    }
+    for (name, is_last) in [("last", true), ("first", false)] {
+        let Some(list) = end[name].as_array() else { continue };
+        let ops = list.iter().map(|value| op(value, step)).collect::<Check<Vec<usize>>>()?;
+        if ops.is_empty() {
+            return Err(format!("refutation: no op is the {name} one"));
+        }
+        for (k, &at) in ops.iter().enumerate() {
+            let others = [&ops[..k], &ops[k + 1..]].concat();
+            let (done, late): (&[usize], &[usize]) = if is_last { (&others, &[]) } else { (&[], &others) };
+            let bytes = least(step, at, &edges, done, late);
+            if bytes < target {
+                return Err(format!("refutation: where op {at} is the {name} one, the cut is {bytes}"));
+            }
+        }
+        return Ok(());
+    }
+    if end["search"] == true {
+        return match below(step, &edges, target) {
+            Some(true) => Err("refutation: an order stays below".to_owned()),
+            Some(false) => Ok(()),
+            None => Err("refutation: too much to search".to_owned()),
+        };
     }
     let fork = end["fork"].as_array().ok_or("a refutation has no end")?;
     let (a, b) = (op(&fork[0], step)?, op(&fork[1], step)?);
@@ -58,7 +82,7 @@ pub fn follow(step: &Step, proof: &Value, mut edges: Edges, target: u64) -> Chec
 
 /// The least that is alive while an op runs, where some op is done by then, or is not. As much as can
 /// be where the edges contradict each other.
-fn least(step: &Step, at: usize, edges: &[(usize, usize)], done: Option<usize>, late: Option<usize>) -> u64 {
+fn least(step: &Step, at: usize, edges: &[(usize, usize)], done: &[usize], late: &[usize]) -> u64 {
     let count = step.ops.len();
     let mut preds: Vec<Vec<usize>> = step
         .ops
@@ -86,14 +110,10 @@ fn least(step: &Step, at: usize, edges: &[(usize, usize)], done: Option<usize>, 
         }
         seen
     };
-    let mut before = reach(&preds, done.into_iter().chain([at]).collect());
-    let mut behind = reach(&succs, late.into_iter().chain([at]).collect());
-    if let Some(done) = done {
-        before[done] = true;
-    }
-    if let Some(late) = late {
-        behind[late] = true;
-    }
+    let mut before = reach(&preds, [done, &[at]].concat());
+    let mut behind = reach(&succs, [late, &[at]].concat());
+    done.iter().for_each(|&op| before[op] = true);
+    late.iter().for_each(|&op| behind[op] = true);
     let mut best = u64::MAX;
     for choice in choices(&step.ops[at].may_overwrite) {
         let mut forced = before.clone();

@@ -209,6 +209,53 @@ model Net {
     }
 }
 
+/// A32: a unit that has nothing but a parameter without elements, and three elements over more ranks.
+#[test]
+fn empty_and_tiny_units() {
+    let models = "
+model Empty {
+  param w: f32[0, 3] = zeros()
+  fn forward(x) = x + sum(w)
+}
+model Tiny {
+  param w: f32[3] = init.normal(std: 0.3)
+  fn forward(x) = tanh(x * w)
+}
+model Net {
+  let empty = Empty()
+  let tiny = Tiny()
+  let last = nn.Linear(3, 2)
+  fn forward(x) = last(tiny(empty(x)))
+}";
+    for shard in ["shard flat net by [Empty, Tiny]", "shard net by [Empty, Tiny]"] {
+        trains_alike(&Case { models, shard, body: MEAN, widths: (3, 2), ids: false });
+    }
+}
+
+/// A11: adapters in checkpointed units behind a frozen table: nothing that a region is given needs a
+/// gradient, and the adapters inside of it are trained. `trains_alike` looks at each element.
+#[test]
+fn adapters_behind_a_frozen_table() {
+    let models = "
+model Block(d: int) {
+  param frozen w: f32[d, d] = init.normal(std: 0.4)
+  param down: f32[d, 2] = init.normal(std: 0.4)
+  param up: f32[2, d] = init.normal(std: 0.4)
+  fn forward(x) = x + tanh(x @ w + x @ down @ up)
+}
+model Net {
+  param frozen table: f32[11, 4] = init.normal(std: 0.5)
+  let blocks = [Block(4) for i in 0..2]
+  fn forward(ids) {
+    let h = gather(table, ids)
+    for b in blocks { h = checkpoint < b(h) > }
+    h @ table.T
+  }
+}";
+    let body = "let l = loss.cross_entropy(net(x), y)\n minimize l over net with opt";
+    trains_alike(&Case { models, shard: "shard flat net by Block", body, widths: (3, 3), ids: true });
+}
+
 #[test]
 fn gradients_are_accumulated_in_parts() {
     let body = "
@@ -223,6 +270,96 @@ fn gradients_are_accumulated_in_parts() {
     let case =
         Case { models: MLP, shard: "shard flat net by Layer over world", body, widths: (6, 3), ids: false };
     trains_alike(&case);
+}
+
+/// Gradients that each rank adds up by itself are reduced once, at the end.
+#[test]
+fn gradients_are_accumulated_whole() {
+    let body = "
+  let l = 0.0
+  let g = 0
+  for mx, my in microbatches(x, y, 2) {
+    let part = mean(square(net(mx) - my)) / 2.0
+    g += grad(part, net, local: true)
+    l += part
+  }
+  sync g over world
+  update net with opt, optim.clip(g, 0.4)";
+    for shard in ["shard flat net by Layer over world", "shard net by nn.Linear over world, prefetch: 1"] {
+        trains_alike(&Case { models: MLP, shard, body, widths: (6, 3), ids: false });
+    }
+    // A unit that is gathered twice has a gradient of each use, and one parameter is in no vector.
+    let models = "
+model Twice(n: int) {
+  param w: f32[n, n] = init.normal(std: 0.3)
+  param none: f32[0, n] = zeros()
+  let inner = nn.Linear(n, n)
+  fn forward(x) {
+    let h = checkpoint < inner(x @ w) >
+    tanh(h @ w) + sum(none)
+  }
+}
+model Net {
+  let twice = Twice(3)
+  let last = nn.Linear(3, 3)
+  fn forward(x) = twice(last(twice(x)))
+}";
+    let shard = "shard flat net by [Twice, nn.Linear]";
+    trains_alike(&Case { models, shard, body, widths: (3, 3), ids: false });
+}
+
+#[test]
+fn gradients_of_one_rank_are_not_those_of_all() {
+    let step = |body: &str| {
+        format!(
+            "shard flat net by Layer\nstep f(x: f32[4, 6]) {{\n let l = sum(net(x))\n {body}\n return l }}"
+        )
+    };
+    for world in [1, 2] {
+        assert_eq!(
+            error(world, &step("update net with optim.sgd(lr: 0.1), grad(l, net, local: true)")),
+            "these gradients are of this rank alone"
+        );
+        assert_eq!(
+            error(world, &step("let g = zeros_like(net) + grad(l, net, local: true)")),
+            "`+` of gradients of this rank and of parts of those of all ranks"
+        );
+        assert_eq!(
+            error(
+                world,
+                &format!(
+                    "fn same(b) = b\n{}",
+                    step("let g = grad(l, net, local: true)\n sync g over world with same")
+                )
+            ),
+            "a hook for gradients of `net`, which is spread over the ranks"
+        );
+        assert_eq!(
+            error(world, &step("let g = grad(l, net, local: 3)")),
+            "`local` is `true` or `false`, got a whole number"
+        );
+        // Once is enough.
+        assert_eq!(
+            error(world, &step("let g = grad(l, net, local: true)\n sync g over world\n sync g over world")),
+            "`sync` of gradients of `net`, which is spread over the ranks"
+        );
+    }
+    // `reduce: sum` holds for them as well, and their norm is that of the rank.
+    let text = |reduce: &str| {
+        format!(
+            "{USES}{MLP}\nlet net = Net() in f64\nshard flat net by Layer over world{reduce}\n\
+             step train(x: f64[B, 6]) {{\n let l = sum(square(net(x)))\n let g = grad(l, net, local: true)\n\
+             let own = norm(g)\n sync g over world\n let all = norm(g)\n return all / own }}"
+        )
+    };
+    for (reduce, ratio) in [("", 1.0), (", reduce: sum", 3.0)] {
+        let ratios = on_ranks(&compile(3, &text(reduce)), |session, _| {
+            // All ranks have the same rows.
+            let x = Tensor::try_from_slice(&[4, 6], &noise(3, 24)).expect("rows");
+            session.call("train", &[x.into()]).unwrap_or_else(|e| panic!("{e}")).as_f64().expect("a ratio")
+        });
+        assert!(ratios.iter().all(|r| (r - ratio).abs() < 1e-12), "{ratios:?}");
+    }
 }
 
 #[test]
@@ -259,14 +396,19 @@ fn error(world: u32, text: &str) -> String {
 
 #[test]
 fn what_cannot_be_spread() {
-    assert_eq!(
-        error(2, "shard flat net by Layer over 0"),
-        "`over 0`: a model is spread over at least one rank"
-    );
-    assert_eq!(error(2, "shard flat net by Layer over 3"), "`over 3`, and 2 ranks run the program");
-    assert_eq!(error(1, "shard flat net by Layer over 4"), "`over 4`, and one rank runs the program");
+    assert_eq!(error(2, "shard flat net by Layer over 0"), "`over 0`: there is at least one rank");
+    assert_eq!(error(2, "shard flat net by Layer over 3"), "`over 3` in a program of 2 ranks");
+    assert_eq!(error(1, "shard flat net by Layer over 4"), "`over 4` in a program of 1 rank");
     assert_eq!(error(2, "shard flat net by nn.Conv2d"), "there is no `nn.Conv2d` in a model `Net` `net`");
     assert_eq!(error(2, "shard flat net by 3"), "a unit is a model that is declared, got a whole number");
+    assert_eq!(
+        error(2, "shard flat net by [Layer, 3]"),
+        "a unit is a model that is declared, got a whole number"
+    );
+    assert_eq!(
+        error(2, "shard flat net by [Layer, nn.Conv2d]"),
+        "there is no `nn.Conv2d` in a model `Net` `net`"
+    );
     assert_eq!(
         error(2, "shard flat net by Layer, prefetch: -1"),
         "`prefetch` is a number of units, 0 or more, got -1"
@@ -305,6 +447,19 @@ fn what_cannot_be_spread() {
             ),
             "`f.lars` takes the `sum` of a parameter, and `net` is one vector of several"
         );
+        for of in ["p", "g", "m"] {
+            let optimizer = format!(
+                "optimizer own(lr) {{ state m = zeros_like(p)\n m := m + g\n let n = {of}.shape[0]\n p := p - lr * m / n }}\n"
+            );
+            assert_eq!(
+                error(world, &format!("{optimizer}{}", step("minimize l over net with own(lr: 0.1)"))),
+                "`.shape` of a parameter of `net`, which is spread over the ranks"
+            );
+        }
+        assert_eq!(
+            error(world, &step("let g = grad(l, net)\n update net with optim.sgd(lr: 0.1), [net.first.w]")),
+            "the gradient of `net.first.w` alone: each rank has a part of the gradient of its unit"
+        );
         assert_eq!(
             error(world, &step("let g = grad(l, net).first")),
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
@@ -322,6 +477,48 @@ fn what_cannot_be_spread() {
         error(2, &step("budget 1 MiB\n minimize l over net with optim.sgd(lr: 0.1)")),
         "`budget` in a step whose model is spread over the ranks"
     );
+}
+
+/// A number that only the run knows is judged there.
+#[test]
+fn ranks_that_the_run_counts() {
+    let text = |count: &str| {
+        format!(
+            "{USES}{MLP}\nlet net = Net()\nlet n = int(sum(ones([{count}])))\nshard flat net by Layer over n"
+        )
+    };
+    for (count, expected) in [("2", None), ("3", Some("`over 3` in a program of 2 ranks"))] {
+        let found = on_ranks(&compile(2, &text(count)), |session, _| {
+            session.run().map(|_| ()).map_err(|error| messages(&error)).err()
+        });
+        assert!(found.iter().any(|message| message.as_deref() == expected), "{count}: {found:?}");
+    }
+}
+
+/// What a unit has gathered stays for a statement that only asks about the step.
+#[test]
+fn a_contract_in_a_unit_changes_nothing() {
+    let text = |statement: &str| {
+        let models = MLP.replace(
+            "= x + b(tanh(a(x)))",
+            &format!("{{\n    let y = a(x)\n    {statement}\n    x + b(tanh(y))\n  }}"),
+        );
+        format!(
+            "{USES}{models}\nlet net = Net()\nshard flat net by Layer over world\n\
+             step train(x: f32[8, 6]) {{\n let l = mean(square(net(x)))\n minimize l over net with optim.sgd(lr: 0.1)\n return l }}"
+        )
+    };
+    let plan = |statement: &str| compile(2, &text(statement)).plan("train").expect("it is planned").clone();
+    let (plain, with) = (plan(""), plan("ensure peak <= 1 GiB"));
+    let starts = |plan: &tg::plan::Plan| {
+        plan.graph.nodes().filter(|n| matches!(n.op(), tg::ops::Op::CollectiveStart(_))).count()
+    };
+    assert_eq!(starts(&with), starts(&plain));
+    assert_eq!(with.peak_bytes(), plain.peak_bytes());
+    assert_eq!(with.graph.len(), plain.graph.len());
+    let in_region = "let z = checkpoint < { ensure peak <= 1 GiB; y } >";
+    let refused = messages(&failed(try_compile(2, &text(in_region))));
+    assert!(refused.lines().all(|line| line == "`ensure` inside of `checkpoint < … >`"), "{refused}");
 }
 
 /// A parameter is read outside of the calls of its unit, after them and between them: each time its unit is

@@ -121,3 +121,27 @@ fn a_file_for_each_rank() {
     let errors = on_ranks(&program(&folder, 2, &load), |session, _| messages(&failed(session.run())));
     assert!(errors[0].contains("net.rank0of2.safetensors"), "{errors:?}");
 }
+
+/// A resumed run finds the files that its ranks have written, and goes on as if it had not ended.
+#[test]
+fn a_run_with_a_file_for_each_rank_is_resumed() {
+    let folder = Folder::new("shard_resume");
+    let run = |passes: usize, per_rank: &str, resume: &[&str]| {
+        let rest = format!(
+            "const sharded = true\nlet n = {passes}\nlet l = 0.0\nfor i in 0..n {{\n  l = float(train(x))\n  \
+             save(\"c.safetensors\", net, opt, train, per_rank: {per_rank})\n}}\nprint(\"{{l}}\")\n"
+        );
+        folder.file("p.tg", format!("{STEPS}{rest}"));
+        let ran = folder.tg(&[&["run", "--world", "2"], resume, &["p.tg"]].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.err);
+        (ran.out, ran.err)
+    };
+    for per_rank in ["true", "sharded"] {
+        let (whole, _) = run(4, per_rank, &[]);
+        run(2, per_rank, &[]);
+        let (resumed, said) = run(4, per_rank, &["--resume"]);
+        assert!(said.contains("resumed from c.safetensors"), "{said}");
+        assert!(said.contains("after pass 2"), "{said}");
+        assert_eq!(resumed, whole);
+    }
+}

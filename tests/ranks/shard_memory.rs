@@ -4,6 +4,7 @@
 use tg::{
     diagnose,
     engine::{Checked, CompileOptions, Engine, Source},
+    ops::{CollectiveKind, Op},
 };
 
 const MIB: u64 = 1 << 20;
@@ -121,17 +122,68 @@ fn a_forward_pass_frees_what_it_gathers() {
     assert!(worst <= 80 * MIB, "{worst}");
 }
 
-/// Gradients of micro-batches add up in parts: a quarter of what each rank would keep of whole ones.
+/// A28: gradients of micro-batches add up in parts: a quarter of what each rank keeps of whole ones, which are
+/// reduced once.
 #[test]
 fn micro_batches_add_up_parts() {
-    let text = with_step(
-        "step train(x: f32[128, 1280]) {
+    let text = |local: &str, sync: &str| {
+        with_step(&format!(
+            "step train(x: f32[128, 1280]) {{
   let g = 0
-  for mx in microbatches(x, 2) { g += grad(sum(net(mx)), net) }
+  for mx in microbatches(x, 2) {{ g += grad(sum(net(mx)), net{local}) }}
+  {sync}
   update net with optim.sgd(lr: 0.1), g
-}",
-    );
-    let (peak, _) = figures(&check(4, &text));
+}}"
+        ))
+    };
+    let sums = |checked: &Checked| {
+        let plan = checked.plans.first().expect("a plan");
+        let is_sum =
+            |op: &Op| matches!(op, Op::CollectiveStart(s) if s.kind == CollectiveKind::ReduceScatter);
+        plan.graph.nodes().filter(|node| is_sum(node.op())).count()
+    };
+    let parts = check(4, &text("", ""));
+    let (peak, _) = figures(&parts);
     // The parts of the parameters and of the sums, a vector of gradients and its part, activations.
     assert!(peak <= 125 * MIB, "{peak}");
+    assert_eq!(sums(&parts), 4);
+    let whole = check(4, &text(", local: true", "sync g over world"));
+    let (peak, _) = figures(&whole);
+    // Whole sums of both units, 100 MiB, in place of 25 MiB of parts.
+    assert!(peak > 150 * MIB && peak <= 200 * MIB, "{peak}");
+    assert_eq!(sums(&whole), 2);
+    let said: Vec<_> = whole.diagnostics.iter().filter(|d| d.code.0 == "TG0241").collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(
+        said[0].message,
+        "`g` is whole on every rank up to here: 100.0 MiB, of which the parts are 25.0 MiB"
+    );
+    // With one rank they are one thing.
+    let one = check(1, &text(", local: true", "sync g over world"));
+    assert!(one.diagnostics.iter().all(|d| d.code.0 != "TG0241"), "{:?}", one.diagnostics);
+}
+
+/// A54: what is spread is told apart from what is not, and the figures are those of every step: the states
+/// that the first one makes are counted before it has run.
+#[test]
+fn what_spreading_the_model_saves_is_told_by_kind() {
+    let text = with_step(
+        "let opt = optim.adamw(net, lr: 0.01)
+step train(x: f32[512, 1280]) {
+  let l = sum(net(x))
+  minimize l over net with opt
+  return l
+}",
+    );
+    let kinds = |world: u32| {
+        let checked = check(world, &text);
+        let plan = checked.plans.first().expect("a plan");
+        let report = tg::report::plan::report(plan, &checked.sources);
+        let of = |kind: &str| report.by_kind.iter().find(|(k, _)| *k == kind).map_or(0, |(_, bytes)| *bytes);
+        (of("params"), of("state"), report.peak_bytes)
+    };
+    let (params, state, _) = kinds(1);
+    assert_eq!((params / MIB, state / MIB), (100, 200));
+    let (params, state, _) = kinds(4);
+    assert_eq!((params / MIB, state / MIB), (25, 50));
 }

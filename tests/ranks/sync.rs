@@ -290,7 +290,9 @@ fn what_sync_refuses() {
         ("sync g over world with short", "the hook `short` gives f32[9] for a bucket f32[10]"),
         ("sync g over world with none", "the hook `none` gives nothing for a bucket f32[10]"),
         ("sync g over world with net", "expected a hook, got a model `Linear`"),
-        ("sync g over world, bucket: 0", "`bucket` is a size in bytes, got a whole number"),
+        ("sync g over world, bucket: 0", "`bucket: 0` leaves no room for a gradient"),
+        ("sync g over world, bucket: -1", "`bucket` is a size in bytes, got -1 bytes: it cannot be negative"),
+        ("sync g over world, bucket: [1]", "`bucket` is a size in bytes, got a list"),
         ("sync g over world, buckets: 9", "`sync` has no option `buckets`"),
         ("sync g.b over world", "`sync` changes a variable that holds gradients"),
         ("sync net over world", "`sync` makes gradients equal on all ranks, got a model `Linear`"),
@@ -369,6 +371,46 @@ fn numbers_that_depend_on_the_rank_are_refused_in_steps() {
     ] {
         let program = compile(2, text);
         on_ranks(&program, |session, _| session.run().unwrap_or_else(|error| panic!("{error}")));
+    }
+}
+
+/// A name is of `rank` where it is bound to that, not wherever it is written alike.
+#[test]
+fn names_that_only_look_as_if_they_depended_on_the_rank() {
+    let step = "step f(x: f32[4]) { return all_reduce(x * k) }\nlet y = f(ones([4]))";
+    for script in [
+        "let rank = 8\nlet k = rank * 2",
+        "let k = 3\nif world > 1 { let k = rank\n print(k) }",
+        "let k = 3\nfor k in rank..4 { print(k) }",
+        "let k = 3\nif rank == 0 { let k = 4\n k = 5\n print(k) }",
+        "let k = rank\nk = 3",
+        "let n = rank\nlet k = 3\nfor i in 0..2 { let n = 3\n k = n }",
+    ] {
+        let program = compile(2, &format!("{script}\n{step}"));
+        on_ranks(&program, |session, _| session.run().unwrap_or_else(|error| panic!("{script}\n{error}")));
+    }
+    for script in [
+        "let k = 1\nfor i in 0..2 { let n = rank\n k = n }",
+        "let k = [1, 2]\nk[0] = rank\nk[1] = 3",
+        "let k = 1\nif rank == 7 { k = 2 } else if world == 5 { k = 3 }",
+        "let k = rank\nk += 1",
+        "let k = 1\nif world > 1 { k = rank }",
+    ] {
+        let step = if script.contains('[') { step.replace("x * k", "x * k[0]") } else { step.to_owned() };
+        let error = try_compile(2, &format!("{script}\n{step}")).map(|_| ()).expect_err(script);
+        assert_eq!(error.diagnostics()[0].code, codes::DEPENDS_ON_RANK, "{script}: {error}");
+    }
+    // A later line of a session binds the name anew.
+    let mut session = compile(1, "").session().expect("a session");
+    for (line, is_right) in [
+        ("let k = rank", true),
+        ("step f(x: f32[4]) { return x * k }", true),
+        ("f(ones([4]))", false),
+        ("let k = 3", true),
+        ("f(ones([4]))", true),
+    ] {
+        let result = session.eval(line);
+        assert_eq!(result.is_ok(), is_right, "{line}: {:?}", result.map(|_| ()));
     }
 }
 

@@ -122,6 +122,8 @@ bool capturing(void* stream);
 Result refuse_in_capture(const char* name);
 Result drain_stream(void* stream);
 Result drain_all();
+// Called where memory is freed: the driver waits then, but whoever frees should have.
+void count_busy_free();
 
 // ---- kernels ----------------------------------------------------------------------------------------
 

@@ -194,6 +194,7 @@ SD_API Result cuMemFree_v2(Pointer at) {
     SD_ENTER("cuMemFree_v2");
     if (!at) return SUCCESS;
     if (Result result = refuse_in_capture("cuMemFree")) return result;
+    count_busy_free();
     if (Result result = drain_all()) return result;
     return release(at, false);
 }
@@ -221,6 +222,7 @@ SD_API Result cuMemHostAlloc(void** out, size_t bytes, unsigned) {
 SD_API Result cuMemFreeHost(void* at) {
     SD_ENTER("cuMemFreeHost");
     if (Result result = refuse_in_capture("cuMemFreeHost")) return result;
+    count_busy_free();
     if (Result result = drain_all()) return result;
     return release((Pointer)at, true);
 }

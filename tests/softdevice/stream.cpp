@@ -211,6 +211,11 @@ Result drain_stream(void* handle) {
     return check_guards();
 }
 
+void count_busy_free() {
+    for (Stream* stream : streams())
+        if (!stream->queue.empty()) return count_up("frees_of_a_busy_device");
+}
+
 Result drain_all() {
     std::vector<Stream*> all(streams().begin(), streams().end());
     if (settings().order == 1) std::reverse(all.begin(), all.end());

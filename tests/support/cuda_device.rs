@@ -10,10 +10,7 @@
 
 use std::{
     cell::RefCell,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
 pub use tg::exec::cpu::eval as reference;
@@ -47,16 +44,12 @@ pub fn present() -> bool {
     })
 }
 
-/// Graphs that ran on the device, and runs of them.
-pub static GRAPHS: AtomicUsize = AtomicUsize::new(0);
-pub static RUNS: AtomicUsize = AtomicUsize::new(0);
-
 /// What one thread of the tests uses of the device.
 struct Bench {
     planned: Runner,
     checked: Runner,
     /// The graph that ran last: differences evaluate one graph many times.
-    last: Option<(Graph, Arc<Plan>, Prepared)>,
+    last: Option<(Graph, Arc<Plan>, Resident)>,
 }
 
 fn open() -> Runner {
@@ -95,24 +88,54 @@ pub fn planned(graph: &Graph) -> Result<Arc<Plan>, OpError> {
     Ok(Arc::new(tg::lower::plan(graph, "test", &options)?))
 }
 
-/// Where a step is given its persistent tensors, and what it is shown.
-fn run_on(
-    runner: &mut Runner,
-    prepared: &mut Prepared,
-    slots: &mut [Tensor],
-    inputs: &[Tensor],
-    page: &ScalarPage,
-    cancel: &AtomicBool,
-    printer: Printer,
-) -> Result<Run, RunError> {
-    RUNS.fetch_add(1, Ordering::Relaxed);
-    let mut persistent: Vec<Persistent> = slots.iter().cloned().map(Persistent::from).collect();
-    let link = &mut Link { comm: &mut Alone, place: &|_, _| String::new() };
-    let run = runner.run(prepared, &mut persistent, Call { inputs, page, cancel, link, printer });
-    for (slot, persistent) in slots.iter_mut().zip(&mut persistent) {
-        *slot = persistent.host().expect("a persistent tensor comes back");
+/// The persistent tensors of a step between its runs. A recorded step has their addresses, so it is
+/// replayed only where they stay.
+#[derive(Default)]
+struct Kept(Vec<Persistent>);
+
+impl Kept {
+    /// Those that hold the caller's values; what the caller left alone stays where it is.
+    fn with(&mut self, slots: &[Tensor]) -> &mut [Persistent] {
+        if self.0.len() != slots.len() {
+            self.0 = slots.iter().cloned().map(Persistent::from).collect();
+        }
+        for (kept, slot) in self.0.iter_mut().zip(slots) {
+            if !kept.host().is_ok_and(|value| value == *slot) {
+                kept.set(slot.clone());
+            }
+        }
+        &mut self.0
     }
-    run
+}
+
+/// A step that is prepared for a device, and what it keeps there.
+struct Resident {
+    prepared: Prepared,
+    kept: Kept,
+}
+
+impl Resident {
+    fn new(runner: &mut Runner, plan: &Arc<Plan>) -> Result<Resident, OpError> {
+        Ok(Resident { prepared: runner.prepare(Arc::clone(plan))?, kept: Kept::default() })
+    }
+
+    fn run(
+        &mut self,
+        runner: &mut Runner,
+        slots: &mut [Tensor],
+        inputs: &[Tensor],
+        page: &ScalarPage,
+        cancel: &AtomicBool,
+        printer: Printer,
+    ) -> Result<Run, RunError> {
+        let persistent = self.kept.with(slots);
+        let link = &mut Link { comm: &mut Alone, place: &|_, _| String::new() };
+        let run = runner.run(&mut self.prepared, persistent, Call { inputs, page, cancel, link, printer });
+        for (slot, persistent) in slots.iter_mut().zip(persistent) {
+            *slot = persistent.host().expect("a persistent tensor comes back");
+        }
+        run
+    }
 }
 
 fn silent() -> Printer {
@@ -132,17 +155,16 @@ pub fn eval(
         let mut checked = None;
         if bench.last.as_ref().is_none_or(|(last, ..)| last != graph) {
             bench.last = None;
-            GRAPHS.fetch_add(1, Ordering::Relaxed);
             let plan = planned(graph).map_err(fail)?;
-            let mut guarded = bench.checked.prepare(Arc::clone(&plan)).map_err(fail)?;
+            let mut guarded = Resident::new(&mut bench.checked, &plan).map_err(fail)?;
             let mut own = slots.to_vec();
-            let run = run_on(&mut bench.checked, &mut guarded, &mut own, inputs, page, &go, silent())?;
+            let run = guarded.run(&mut bench.checked, &mut own, inputs, page, &go, silent())?;
             checked = Some((run.outputs, own));
-            let prepared = bench.planned.prepare(Arc::clone(&plan)).map_err(fail)?;
-            bench.last = Some((graph.clone(), plan, prepared));
+            let resident = Resident::new(&mut bench.planned, &plan).map_err(fail)?;
+            bench.last = Some((graph.clone(), plan, resident));
         }
-        let Some((_, plan, prepared)) = &mut bench.last else { unreachable!("made above") };
-        let run = run_on(&mut bench.planned, prepared, slots, inputs, page, &go, silent())?;
+        let Some((_, plan, resident)) = &mut bench.last else { unreachable!("made above") };
+        let run = resident.run(&mut bench.planned, slots, inputs, page, &go, silent())?;
         assert_eq!(run.high_water_bytes, plan.schedule.arena_bytes, "bytes of the arena that a run uses");
         if let Some((outputs, own)) = checked {
             assert!(outputs == run.outputs && own == slots, "guarded memory gives other bits");
@@ -167,14 +189,14 @@ impl Arena {
 /// A plan that is prepared for the device.
 pub struct Executable {
     plan: Arc<Plan>,
-    prepared: Prepared,
+    resident: Resident,
     printer: Arc<Mutex<Option<Printer>>>,
 }
 
 impl Executable {
     pub fn new(plan: Arc<Plan>) -> Result<Executable, OpError> {
-        let prepared = with_bench(|bench| bench.planned.prepare(Arc::clone(&plan)))?;
-        Ok(Executable { plan, prepared, printer: Arc::default() })
+        let resident = with_bench(|bench| Resident::new(&mut bench.planned, &plan))?;
+        Ok(Executable { plan, resident, printer: Arc::default() })
     }
 
     pub fn plan(&self) -> &Arc<Plan> {
@@ -186,7 +208,7 @@ impl Executable {
     }
 
     pub fn stats(&self) -> Option<tg::exec::cuda::Stats> {
-        self.prepared.stats()
+        self.resident.prepared.stats()
     }
 
     pub fn run(
@@ -203,7 +225,7 @@ impl Executable {
                 printer(label, value);
             }
         });
-        with_bench(|bench| run_on(&mut bench.planned, &mut self.prepared, slots, inputs, page, cancel, show))
+        with_bench(|bench| self.resident.run(&mut bench.planned, slots, inputs, page, cancel, show))
     }
 }
 
@@ -224,10 +246,6 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-/// Elements in all comparisons, and those that had the same bits.
-pub static COMPARED: AtomicUsize = AtomicUsize::new(0);
-pub static SAME: AtomicUsize = AtomicUsize::new(0);
-
 /// Whether a result is what the reference interpreter gives: whole numbers exactly, others nearly.
 pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
     if expected.ty() != found.ty() {
@@ -236,14 +254,9 @@ pub fn agrees(expected: &Tensor, found: &Tensor) -> bool {
     let count = expected.ty().elements();
     let element = |tensor: &Tensor, k| tensor.get_f64(k).expect("an element");
     let scale = (0..count).map(|k| element(expected, k).abs()).filter(|x| x.is_finite()).fold(1e-3, f64::max);
-    let mut same = 0;
-    let agrees = (0..count).all(|k| {
+    (0..count).all(|k| {
         let (a, b) = (element(expected, k), element(found, k));
         let equal = a == b || a.is_nan() && b.is_nan();
-        same += usize::from(equal);
         equal || (a - b).abs() <= tolerance(expected.dtype()) * scale
-    });
-    COMPARED.fetch_add(count, Ordering::Relaxed);
-    SAME.fetch_add(same, Ordering::Relaxed);
-    agrees
+    })
 }

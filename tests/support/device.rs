@@ -1,4 +1,4 @@
-//! The device whose kernels the tests of ops run on: the CPU. `tests/cuda.rs` runs the same tests on
+//! The device whose kernels the tests of ops run on: the CPU. `tests/cuda/main.rs` runs the same tests on
 //! another one, with the same names.
 
 // Every test file uses a part of it.

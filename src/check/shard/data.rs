@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     check::{
         Evaluator, Mode,
@@ -125,23 +127,23 @@ impl Evaluator {
         Ok(())
     }
 
-    /// Sets a state of an optimizer from a file, by the name that it has there. False where the state
-    /// has no such tensor.
+    /// Sets a state of an optimizer, or what it has for one parameter, from a file. False where the
+    /// tensor there is of another type.
     pub(in crate::check) fn set_state(
         &mut self,
-        state: &Arc<Cell>,
-        name: &str,
+        (state, member): &(Arc<Cell>, Option<usize>),
         whole: &Tensor,
         span: Span,
     ) -> Eval<bool> {
-        if *state.name() == *name && state.ty == *whole.ty() {
-            state.set_data(whole.clone());
-            return Ok(true);
-        }
-        let Some(group) = state.group() else { return Ok(false) };
-        let Some(member) = group.members.iter().find(|m| state_name(state, &group, m) == name) else {
-            return Ok(false);
+        let Some(member) = *member else {
+            let fits = state.ty == *whole.ty();
+            if fits {
+                state.set_data(whole.clone());
+            }
+            return Ok(fits);
         };
+        let Some(group) = state.group() else { return Ok(false) };
+        let Some(member) = group.members.get(member) else { return Ok(false) };
         let shape = if group.is_by_element(state) { member.cell.ty.shape() } else { state.ty.shape() };
         if whole.dtype() != state.ty.dtype() || whole.shape() != shape {
             return Ok(false);
@@ -248,6 +250,23 @@ impl Group {
     fn is_by_element(&self, cell: &Cell) -> bool {
         cell.ty.shape() == [self.part()]
     }
+}
+
+/// The tensors of states by what files call them: a state by its own name, and what a state of a part has
+/// for each parameter, with the place of the parameter in its group.
+type StatesByName = FxHashMap<String, Vec<(Arc<Cell>, Option<usize>)>>;
+
+pub(in crate::check) fn states_by_name(states: &[Arc<Cell>]) -> StatesByName {
+    let mut names = StatesByName::default();
+    for state in states {
+        names.entry(state.name().to_string()).or_default().push((Arc::clone(state), None));
+        let Some(group) = state.group() else { continue };
+        for (place, member) in group.members.iter().enumerate() {
+            let name = state_name(state, &group, member);
+            names.entry(name).or_default().push((Arc::clone(state), Some(place)));
+        }
+    }
+    names
 }
 
 /// `opt.m.net.layers.0.w` for the state `opt.m.net.layers.0.flat`.

@@ -34,6 +34,8 @@ pub struct Gathers {
     values: Gathered,
     /// All views that were made of parameters, by parameter.
     views: Vec<(u64, ValueId)>,
+    /// All vectors that were gathered, by part, each with the value of the part.
+    vectors: Vec<(u64, ValueId, ValueId)>,
 }
 
 /// A unit that is gathered.
@@ -52,6 +54,12 @@ impl Gathers {
     /// The views that were made of a parameter.
     pub fn views_of(&self, cell: &Cell) -> impl Iterator<Item = ValueId> {
         self.views.iter().filter(|(id, _)| *id == cell.id).map(|(_, view)| *view)
+    }
+
+    /// The vectors that were gathered of a part, each with the value of the part that it was made of.
+    pub fn vectors_of(&self, part: &Cell) -> Vec<(ValueId, ValueId)> {
+        let own = self.vectors.iter().filter(|(id, _, _)| *id == part.id);
+        own.map(|(_, of, vector)| (*of, *vector)).collect()
     }
 }
 
@@ -111,6 +119,7 @@ impl Frame {
         if let Some(open) = &mut self.gathers.open {
             open.vectors.push((part.id, current, vector));
         }
+        self.gathers.vectors.push((part.id, current, vector));
         Ok(vector)
     }
 

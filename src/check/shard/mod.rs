@@ -18,9 +18,9 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Evaluator,
-    errors::Eval,
+    errors::{Eval, Halt},
     persistent::{Group, Home, Member},
-    value::{Cell, Cx, Init, Value, lock},
+    value::{Cell, Cx, Init, ModelDef, Value, lock},
 };
 use crate::{
     codes,
@@ -28,8 +28,9 @@ use crate::{
     ir::{DType, Shard, SlotKind, Type},
     report::bytes::Bytes,
     source::Span,
-    syntax::ast::{Arg, ExprKind, ShardDecl},
+    syntax::ast::{Arg, ExprId, ExprKind, ShardDecl},
 };
+pub(super) use data::states_by_name;
 use unit::{Found, Units};
 
 /// What owns the parts of the models that are spread over the ranks.
@@ -55,33 +56,14 @@ impl Evaluator {
             ));
         }
         let target = self.expr(cx, decl.target)?;
-        let unit = self.expr(cx, decl.unit)?;
-        self.shard_ranks(cx, decl)?;
-        let options = self.shard_options(cx, &decl.options)?;
-        let (target_span, unit_span) = (cx.ast.expr(decl.target).span, cx.ast.expr(decl.unit).span);
-        let definitions = match &unit {
-            Value::ModelDef(def) => vec![Arc::clone(def)],
-            Value::List(items) | Value::Tuple(items) => items
-                .iter()
-                .filter_map(|item| match item {
-                    Value::ModelDef(def) => Some(Arc::clone(def)),
-                    _ => None,
-                })
-                .collect(),
-            _ => Vec::new(),
-        };
-        if definitions.is_empty() {
-            let kind = unit.kind();
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::SHARD,
-                    unit_span,
-                    format!("a unit is a model that is declared, got {kind}"),
-                )
-                .help("name the model whose parameters are gathered together: `shard flat net by Block`"),
-            ));
+        let models = self.unit_models(cx, decl.unit)?;
+        if let Some(over) = decl.over {
+            self.check_ranks(cx, over, codes::SHARD, "over")?;
         }
+        let options = self.shard_options(cx, &decl.options)?;
+        let target_span = cx.ast.expr(decl.target).span;
         let title = self.sources.text(target_span).to_string();
+        let definitions: Vec<u64> = models.iter().map(|(def, _)| def.id).collect();
         let mut found = Found::new(&target, &definitions, &title);
         if let Some((cell, one, other)) = found.shared.take() {
             return Err(self.report(
@@ -94,7 +76,7 @@ impl Evaluator {
                 .help("choose a unit that holds both, or leave the shared parameter outside of the units"),
             ));
         }
-        self.check_found(&target, &found, span, target_span, unit_span)?;
+        self.check_found(&target, &found, &models, span, target_span)?;
         for unit in &found.units {
             if let Some(scope) = unit.scope {
                 self.shards.units.insert(scope, unit.id);
@@ -103,38 +85,39 @@ impl Evaluator {
         self.make_groups(&found.units, decl.flat, &options, span)
     }
 
-    /// The number of ranks that a `shard` names is that of the program.
-    fn shard_ranks(&mut self, cx: &Cx, decl: &ShardDecl) -> Eval<()> {
-        let world = self.settings.world;
-        let Some(over) = decl.over else { return Ok(()) };
-        let span = cx.ast.expr(over).span;
-        let value = self.expr(cx, over)?;
-        let Value::Int(ranks) = value else {
-            let kind = value.kind();
-            return Err(self.report(
-                Diagnostic::error(codes::SHARD, span, format!("`over` takes a number of ranks, got {kind}"))
-                    .help("write `over world`, or the number that the program is for"),
-            ));
+    /// The models whose instances are units, each with the place that names it.
+    fn unit_models(&mut self, cx: &Cx, unit: ExprId) -> Eval<Vec<(Arc<ModelDef>, Span)>> {
+        let span = cx.ast.expr(unit).span;
+        let items = match self.expr(cx, unit)? {
+            Value::List(items) | Value::Tuple(items) if !items.is_empty() => items.as_ref().clone(),
+            other => vec![other],
         };
-        if ranks < 1 {
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::SHARD,
-                    span,
-                    format!("`over {ranks}`: a model is spread over at least one rank"),
-                )
-                .help("`over world` takes the ranks that there are"),
-            ));
+        let places: Vec<Span> = match &cx.ast.expr(unit).kind {
+            ExprKind::List(ids) | ExprKind::Tuple(ids) => {
+                ids.iter().map(|&id| cx.ast.expr(id).span).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut models = Vec::with_capacity(items.len());
+        for (k, item) in items.into_iter().enumerate() {
+            let place = places.get(k).copied().unwrap_or(span);
+            match item {
+                Value::ModelDef(def) => models.push((def, place)),
+                Value::Poison => return Err(Halt::Reported),
+                other => {
+                    let kind = other.kind();
+                    return Err(self.report(
+                        Diagnostic::error(
+                            codes::SHARD,
+                            place,
+                            format!("a unit is a model that is declared, got {kind}"),
+                        )
+                        .help("name the model whose parameters are gathered together: `shard flat net by Block`"),
+                    ));
+                }
+            }
         }
-        if ranks != i64::from(world) {
-            let s = if world == 1 { "one rank runs" } else { "ranks run" };
-            let number = if world == 1 { String::new() } else { format!("{world} ") };
-            return Err(self.report(
-                Diagnostic::error(codes::SHARD, span, format!("`over {ranks}`, and {number}{s} the program"))
-                    .help(format!("start it with `--world {ranks}`, or write `over world`")),
-            ));
-        }
-        Ok(())
+        Ok(models)
     }
 
     fn shard_options(&mut self, cx: &Cx, args: &[Arg]) -> Eval<Options> {
@@ -190,11 +173,12 @@ impl Evaluator {
         &mut self,
         target: &Value,
         found: &Found,
+        models: &[(Arc<ModelDef>, Span)],
         span: Span,
         target_span: Span,
-        unit_span: Span,
     ) -> Eval<()> {
-        if !found.units.iter().any(|u| u.is_unit) {
+        // Each of them: a unit that is not there is a slip, and its parameters would be in another.
+        if let Some(&(_, unit_span)) = models.iter().find(|(def, _)| !found.is_there(def)) {
             let unit = self.sources.text(unit_span).to_string();
             let kind = target.kind();
             let mut diagnostic = Diagnostic::error(

@@ -9,12 +9,12 @@ use crate::{
         Evaluator,
         errors::{Eval, Halt},
         persistent::Group,
-        value::{Cell, GraphTensor, Value},
+        value::{Cell, GraphTensor, Tree, Value},
     },
     codes,
     diagnostic::Diagnostic,
     ir::{Graph, NodeId, ValueId},
-    ops::{Alias, Op},
+    ops::{Alias, CollectiveKind, Op},
     report::bytes::Bytes,
     source::Span,
 };
@@ -61,11 +61,46 @@ impl Evaluator {
         )
     }
 
-    /// An error where gradients are those of a model that is spread over the ranks.
+    /// An error where each rank would update with what it has by itself.
+    pub(in crate::check) fn only_local(&mut self, span: Span) -> Halt {
+        self.report(
+            Diagnostic::error(codes::SHARD, span, "these gradients are of this rank alone")
+                .note("they were taken with `local: true`: whole vectors, which nobody has reduced")
+                .help("bind them, `let g = grad(loss, net, local: true)`, and write `sync g over world` before the update"),
+        )
+    }
+
+    /// Reduces and scatters the gradients of vectors that each rank has whole, and gives the tree of
+    /// parts. The others are made equal by [`Evaluator::sync_values`].
+    pub(in crate::check) fn scatter(&mut self, tree: &Tree, span: Span) -> Eval<Vec<Option<Value>>> {
+        let mut parts = Vec::with_capacity(tree.entries.len());
+        for (cell, value) in &tree.entries {
+            let (Some(value), Some(group)) = (value, cell.group()) else {
+                parts.push(None);
+                continue;
+            };
+            let (whole, _) = self.tensor_value(value, span)?;
+            let shard = group.shard;
+            let part = self.build(span, |f| {
+                let sum = f.graph.collective(CollectiveKind::ReduceScatter, shard.world, whole)?;
+                if !shard.mean {
+                    return Ok(sum);
+                }
+                let ranks = f.graph.splat_like(sum, f64::from(shard.world))?;
+                f.graph.div(sum, ranks)
+            })?;
+            parts.push(Some(self.graph_value(part, false)));
+        }
+        Ok(parts)
+    }
+
+    /// An error where gradients are those of a model that is spread over the ranks, and reduced.
     pub(in crate::check) fn refuse_parts(&mut self, gradients: &Value, span: Span) -> Eval<()> {
         let Value::Tree(tree) = gradients else { return Ok(()) };
-        let group = |cell: &Arc<Cell>| cell.group().or_else(|| cell.home()?.group.upgrade());
-        let Some(group) = tree.entries.iter().find_map(|(cell, _)| group(cell)) else { return Ok(()) };
+        if tree.is_local {
+            return Ok(());
+        }
+        let Some(group) = tree.entries.iter().find_map(|(cell, _)| cell.spread()) else { return Ok(()) };
         Err(self.report(
             Diagnostic::error(
                 codes::SHARD,
@@ -73,7 +108,7 @@ impl Evaluator {
                 format!("`sync` of gradients of `{}`, which is spread over the ranks", group.title),
             )
             .secondary(group.span, "by this statement")
-            .help("leave `sync` out: each rank has its part of the sum over all of them"),
+            .help("leave `sync` out: each rank has its part of the sum over all of them. Gradients that are added up first are taken with `grad(loss, net, local: true)`"),
         ))
     }
 
@@ -160,6 +195,8 @@ impl Evaluator {
     /// Whether a value of the graph is a part, or was computed of parts element by element.
     pub(in crate::check) fn part_group(&self, value: &Value) -> Option<Arc<Group>> {
         match value {
+            // With one rank an optimizer sees the parameter itself, which counts as its own part.
+            Value::Param(cell) if self.in_optimizer() => cell.spread(),
             Value::Param(cell) => cell.group(),
             Value::Tensor(GraphTensor { frame, value, .. }) => {
                 let frame = self.frames.iter().rev().find(|f| f.id == *frame)?;
@@ -178,10 +215,8 @@ fn first_of_several(graph: &Graph, start: u32, seen: &[ValueId]) -> Option<(Node
             continue;
         }
         let is_elementwise = match node.op() {
-            Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::Copy(_) | Op::StopGrad(_) => {
-                true
-            }
-            Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
+            op if op.is_elementwise() => true,
+            Op::StopGrad(_) | Op::Write(_) | Op::Print(_) | Op::Barrier(_) => true,
             // Scalars that were computed elsewhere.
             op => op.memory().alias == Alias::View && keeps_shape(graph, node.args(), node.result(0)),
         };

@@ -14,8 +14,6 @@ use crate::{
 pub(super) struct Units {
     pub id: u64,
     pub title: Arc<str>,
-    /// An instance of a model that the statement names, not what is left outside of them.
-    pub is_unit: bool,
     /// The scope of its functions, by address.
     pub scope: Option<usize>,
     pub cells: Vec<Arc<Cell>>,
@@ -31,13 +29,15 @@ pub(super) struct Found {
     pub shared: Option<(Arc<Cell>, Arc<str>, Arc<str>)>,
     /// The names of the models that were met.
     pub models: Vec<Name>,
+    /// Their declarations.
+    met: FxHashSet<u64>,
     owners: FxHashMap<u64, usize>,
     of_model: FxHashMap<u64, usize>,
     seen: FxHashSet<(u64, usize)>,
 }
 
 impl Found {
-    pub fn new(target: &Value, definitions: &[Arc<ModelDef>], title: &str) -> Found {
+    pub fn new(target: &Value, definitions: &[u64], title: &str) -> Found {
         let scope = match target {
             Value::Model(model) => Some(Arc::as_ptr(&model.scope) as usize),
             _ => None,
@@ -46,11 +46,12 @@ impl Found {
             Value::Model(model) => model.title(),
             _ => title.into(),
         };
-        let root = Units { id: fresh_id(), title, is_unit: false, scope, cells: Vec::new(), parent: 0 };
+        let root = Units { id: fresh_id(), title, scope, cells: Vec::new(), parent: 0 };
         let mut found = Found {
             units: vec![root],
             shared: None,
             models: Vec::new(),
+            met: FxHashSet::default(),
             owners: FxHashMap::default(),
             of_model: FxHashMap::default(),
             seen: FxHashSet::default(),
@@ -59,7 +60,12 @@ impl Found {
         found
     }
 
-    fn visit(&mut self, value: &Value, definitions: &[Arc<ModelDef>], unit: usize) {
+    /// Whether the walk met an instance of a model.
+    pub fn is_there(&self, model: &ModelDef) -> bool {
+        self.met.contains(&model.id)
+    }
+
+    fn visit(&mut self, value: &Value, definitions: &[u64], unit: usize) {
         match value {
             Value::Param(cell) => self.own(cell, unit),
             Value::List(items) | Value::Tuple(items) => {
@@ -70,14 +76,14 @@ impl Found {
                 if !self.models.contains(name) {
                     self.models.push(Arc::clone(name));
                 }
-                let unit = if definitions.iter().any(|def| def.id == model.def.id) {
+                self.met.insert(model.def.id);
+                let unit = if definitions.contains(&model.def.id) {
                     let next = self.units.len();
                     let own = *self.of_model.entry(model.id).or_insert(next);
                     if own == next {
                         self.units.push(Units {
                             id: fresh_id(),
                             title: model.title(),
-                            is_unit: true,
                             scope: Some(Arc::as_ptr(&model.scope) as usize),
                             cells: Vec::new(),
                             parent: unit,

@@ -293,7 +293,7 @@ impl<T: Transport> Comm for Exchange<T> {
         let Some((sequence, request)) = place.and_then(|k| self.started.remove(k)) else {
             return Err(self.fault("a wait for a collective that has not started"));
         };
-        let header = Header { sequence, node: request.node, request };
+        let header = Header { sequence, request };
         self.agree(&header)?;
         self.run(&header, input, output)
     }
@@ -314,7 +314,6 @@ impl<T: Transport> Comm for Exchange<T> {
 /// What is compared. Its text form is what travels, and equal texts are equal headers.
 struct Header {
     sequence: u64,
-    node: u32,
     request: Request,
 }
 
@@ -328,8 +327,8 @@ struct Decoded {
 
 impl Header {
     fn encode(&self) -> Vec<u8> {
-        let Request { name, ty, place, .. } = &self.request;
-        let (sequence, node) = (self.sequence, self.node);
+        let Request { name, ty, node, place, .. } = &self.request;
+        let sequence = self.sequence;
         format!("{sequence}\t{name}\t{ty}\t{node}\t{place}").into_bytes()
     }
 

@@ -10,6 +10,7 @@ mod failure;
 mod mpi;
 mod sum;
 mod threads;
+mod tickets;
 mod transport;
 
 use std::time::Duration;
@@ -17,10 +18,11 @@ use std::time::Duration;
 pub use failure::{Failure, FailureKind};
 pub use mpi::{MpiError, connect as mpi};
 pub use threads::threads;
+pub(crate) use tickets::Tickets;
 
 use crate::{
     ir::{Graph, NodeId, Type},
-    ops::{CollectiveKind, OpError},
+    ops::CollectiveKind,
 };
 
 /// How long a rank waits for another one where nothing else is said.
@@ -80,28 +82,6 @@ pub struct Link<'a> {
     pub comm: &'a mut dyn Comm,
     /// The line that a node comes from, for messages: `train.tg:12`.
     pub place: &'a dyn Fn(&Graph, NodeId) -> String,
-}
-
-impl Link<'_> {
-    /// Starts the collective of a node, on an operand of type `ty`.
-    pub(crate) fn start(
-        &mut self,
-        graph: &Graph,
-        node: NodeId,
-        kind: CollectiveKind,
-        world: u32,
-        ty: &Type,
-    ) -> Result<Ticket, OpError> {
-        if world != self.comm.world() {
-            return Err(OpError::new(format!(
-                "the step is compiled for {world} ranks, and runs in a group of {}",
-                self.comm.world()
-            )));
-        }
-        let place = (self.place)(graph, node);
-        let request = Request { kind, name: kind.name(), ty: ty.clone(), node: node.0, place };
-        Ok(self.comm.start(request)?)
-    }
 }
 
 /// The only rank there is: collectives are copies, and plans have none.

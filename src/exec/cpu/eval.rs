@@ -5,7 +5,7 @@ use super::{Call, Operand, ScalarPage, elementwise::Program};
 use crate::{
     exec::{
         Tensor,
-        comm::{Alone, Link},
+        comm::{Alone, Link, Tickets},
     },
     ir::{Graph, Node, NodeId, Type},
     ops::{Alias, CollectiveStart, Layout, Op, OpError},
@@ -175,8 +175,9 @@ fn collective(
     let [arg] = args.as_slice() else { return Err(OpError::new("internal: a collective of no operand")) };
     let input = arg.to_tensor(page)?;
     let mut output = super::zeros(node.graph_type(node.result(0)))?;
-    let ticket = link.start(graph, node.id, op.kind, op.world, input.ty())?;
-    link.comm.wait(ticket, input.bytes(), output.bytes_mut()?)?;
+    let mut tickets = Tickets::default();
+    tickets.start(link, graph, node.id, (op.kind, op.world), input.ty())?;
+    tickets.wait(link, node.id, input.bytes(), output.bytes_mut()?)?;
     Ok(vec![Value::dense(output)])
 }
 

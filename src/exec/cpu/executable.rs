@@ -12,11 +12,11 @@ use super::{
 use crate::{
     exec::{
         Tensor,
-        comm::{Alone, Link, Ticket},
-        place::{Place, Root, reach},
-        run::{Printer, Run, check_arguments, half_written},
+        comm::{Alone, Link, Tickets},
+        place::{Place, Root, Wait, node_of, reach},
+        run::{Printer, Run, check_inputs, check_slots, half_written},
     },
-    ir::{DType, NodeId, Type},
+    ir::{DType, Type},
     ops::{Cause, Layout, OpError},
     plan::{Home, Instruction, Plan},
     schedule::BufferId,
@@ -129,9 +129,9 @@ impl Executable {
         link: &mut Link<'_>,
     ) -> Result<Run, RunError> {
         let plan = Arc::clone(&self.plan);
-        let nowhere = plan.op_nodes.first().copied().unwrap_or(NodeId(0));
-        let fail = |error| RunError { node: nowhere, error };
-        self.check_arguments(slots, inputs).map_err(fail)?;
+        let fail = RunError::of_no_op;
+        check_slots(&plan.graph, slots.iter().map(Tensor::ty)).map_err(fail)?;
+        check_inputs(&plan.graph, inputs.iter().map(Tensor::ty)).map_err(fail)?;
         // Before anything is written, as memory may be short.
         let mut outputs = plan
             .outputs
@@ -166,7 +166,7 @@ impl Executable {
         let mut results: Vec<Operand<'_>> = Vec::new();
         let mut places: (Vec<Shared<u8>>, Vec<Shared<u8>>) = (Vec::new(), Vec::new());
         let mut has_written = false;
-        let mut tickets: Vec<(NodeId, Ticket)> = Vec::new();
+        let mut tickets = Tickets::default();
         for instruction in &plan.instructions {
             let op = match *instruction {
                 Instruction::Exec(op) => op,
@@ -175,7 +175,7 @@ impl Executable {
                     continue;
                 }
             };
-            let node = plan.op_nodes.get(op.0 as usize).copied().unwrap_or(nowhere);
+            let node = node_of(&plan, op);
             if !has_written && cancel.load(Ordering::Relaxed) {
                 return Err(RunError { node, error: OpError::cancelled() });
             }
@@ -191,7 +191,7 @@ impl Executable {
             for &made in plan.schedule_graph.makes(op) {
                 high_water = high_water.max(self.end_of(made));
             }
-            // SAFETY (all below): places were checked by `prepare` and by `check_arguments`; the plan
+            // SAFETY (all below): places were checked by `prepare`, slots and inputs above; the plan
             // gives operands that are alive at the same time places apart.
             match action {
                 Action::Nothing => {}
@@ -218,16 +218,13 @@ impl Executable {
                     }
                 }
                 Action::Start { node, kind, world, operand, .. } => {
-                    let ticket = link.start(&plan.graph, *node, *kind, *world, &operand.ty).map_err(fail)?;
-                    tickets.push((*node, ticket));
+                    let collective = (*kind, *world);
+                    tickets.start(link, &plan.graph, *node, collective, &operand.ty).map_err(fail)?;
                 }
-                Action::Wait { start, operand, result } => {
-                    let ticket = tickets.iter().position(|(node, _)| node == start);
-                    let missing = || fail(OpError::new("internal: a collective that has not started"));
-                    let (_, ticket) = tickets.swap_remove(ticket.ok_or_else(missing)?);
+                Action::Wait(Wait { start, operand, result }) => {
                     let (operand, result) = unsafe { (memory.operand(operand), memory.operand(result)) };
-                    let waited = unsafe { link.comm.wait(ticket, bytes_of(&operand), bytes_of_mut(&result)) };
-                    waited.map_err(|failure| fail(failure.into()))?;
+                    let (input, output) = unsafe { (bytes_of(&operand), bytes_of_mut(&result)) };
+                    tickets.wait(link, *start, input, output).map_err(fail)?;
                 }
                 Action::Node { op, args, results: made, workspace } => {
                     operands.clear();
@@ -241,15 +238,9 @@ impl Executable {
                 }
             }
         }
-        self.outputs(&memory, page, &mut outputs).map_err(|error| RunError {
-            node: nowhere,
-            error: if has_written { half_written(error) } else { error },
-        })?;
+        self.outputs(&memory, page, &mut outputs)
+            .map_err(|error| fail(if has_written { half_written(error) } else { error }))?;
         Ok(Run { outputs, high_water_bytes: high_water })
-    }
-
-    fn check_arguments(&self, slots: &[Tensor], inputs: &[Tensor]) -> Result<(), OpError> {
-        check_arguments(&self.plan.graph, slots.iter().map(Tensor::ty), inputs.iter().map(Tensor::ty))
     }
 
     /// End of a buffer in the arena.

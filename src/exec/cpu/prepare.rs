@@ -41,19 +41,15 @@ pub(super) enum Action {
         operand: Place,
         result: Place,
     },
-    /// The end of the collective that `start` began.
-    Wait {
-        start: NodeId,
-        operand: Place,
-        result: Place,
-    },
+    /// The end of the collective that a node began.
+    Wait(place::Wait),
 }
 
 impl Action {
     /// Where it writes.
     pub fn written(&self) -> impl Iterator<Item = Root> {
         let places: &[Place] = match self {
-            Action::Nothing | Action::Print { .. } | Action::Wait { .. } => &[],
+            Action::Nothing | Action::Print { .. } | Action::Wait(_) => &[],
             Action::Elementwise { outputs, .. } => outputs,
             Action::Copy { to, .. } | Action::Start { result: to, .. } => std::slice::from_ref(to),
             Action::Node { results, .. } => results,
@@ -73,7 +69,7 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
     Ok(match kernel {
         Kernel::Nothing => Action::Nothing,
         Kernel::Wait { operands } => match place::wait(plan, id, operands)? {
-            Some(place::Wait { start, operand, result }) => Action::Wait { start, operand, result },
+            Some(wait) => Action::Wait(wait),
             None => Action::Nothing,
         },
         Kernel::Copy { from, to } => {
@@ -122,14 +118,7 @@ fn action(plan: &Plan, id: OpId, kernel: &Kernel) -> Result<Action, OpError> {
             }
             let arg_types: Vec<&Type> = args.iter().map(|a| &a.ty).collect();
             let result_types: Vec<&Type> = results.iter().map(|a| &a.ty).collect();
-            let needed = op.workspace(&arg_types, &result_types);
-            let planned = plan.schedule_graph.workspace(id);
-            if needed > planned {
-                return Err(fault(format_args!(
-                    "`{}` needs {needed} bytes of workspace, and {planned} are planned",
-                    op.name()
-                )));
-            }
+            place::check_workspace(plan, id, op, op.workspace(&arg_types, &result_types))?;
             let workspace = place::workspace(plan, id)?;
             Action::Node { op: op.clone(), args: places(args)?, results: places(results)?, workspace }
         }

@@ -10,6 +10,7 @@ use cudarc::driver::{
 use super::{
     context::Context,
     error::While,
+    kernels::merged::TABLE_WORDS,
     module::Function,
     product::{Operands, Prepared},
     staging::Words,
@@ -33,9 +34,7 @@ pub(super) enum Bound {
         function: Function,
         grid: [u32; 3],
         block: [u32; 3],
-        shared_bytes: u32,
-        /// The first bytes of each word are an argument.
-        params: Vec<u64>,
+        params: Params,
     },
     Product(Box<Prepared>),
     Copy {
@@ -55,15 +54,50 @@ pub(super) enum Bound {
     },
 }
 
+/// The arguments of a kernel.
+pub(super) struct Params {
+    words: Vec<u64>,
+    /// Where each argument begins: it is the first bytes of what follows.
+    starts: Vec<usize>,
+}
+
+impl Params {
+    fn new(op: OpId, args: &[Arg], memory: &dyn Memory) -> Result<Params, OpError> {
+        let mut params = Params { words: Vec::new(), starts: Vec::new() };
+        for arg in args {
+            params.starts.push(params.words.len());
+            let Arg::Table(entries) = arg else {
+                params.words.push(word(op, arg, memory)?);
+                continue;
+            };
+            let end = params.words.len() + TABLE_WORDS;
+            for entry in &**entries {
+                params.words.push(word(op, entry, memory)?);
+            }
+            if params.words.len() > end {
+                return Err(OpError::new("internal: too many arguments for one kernel"));
+            }
+            params.words.resize(end, 0);
+        }
+        Ok(params)
+    }
+
+    /// As the driver takes them.
+    fn pointers(&self) -> Vec<*mut c_void> {
+        let starts = self.starts.iter().filter_map(|&start| self.words.get(start));
+        starts.map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect()
+    }
+}
+
 // SAFETY: addresses, and descriptors that one thread uses at a time.
 unsafe impl Send for Bound {}
 
-/// The launches of works, as the modules want them: source, name and shared memory.
+/// The launches of works, as the modules want them: source and name.
 pub(super) fn launches<'a>(
     works: impl Iterator<Item = &'a Work>,
-) -> impl Iterator<Item = (&'a Arc<str>, &'a str, u32)> {
+) -> impl Iterator<Item = (&'a Arc<str>, &'a str)> {
     works.filter_map(|work| match work {
-        Work::Launch(launch) => Some((&launch.source, &*launch.function, launch.shared_bytes)),
+        Work::Launch(launch) => Some((&launch.source, &*launch.function)),
         _ => None,
     })
 }
@@ -82,18 +116,11 @@ pub(super) fn bind(
             if launch.grid.contains(&0) || launch.block.contains(&0) {
                 return Ok(None);
             }
-            if launch.shared_bytes > context.shared_bytes {
-                return Err(OpError::new(format!(
-                    "internal: `{}` needs {} bytes of shared memory, and a block has {}",
-                    launch.function, launch.shared_bytes, context.shared_bytes
-                )));
-            }
-            let params = launch.args.iter().map(|arg| param(op, arg, memory)).collect::<Result<_, _>>()?;
+            let params = Params::new(op, &launch.args, memory)?;
             Bound::Launch {
                 function: function.ok_or_else(|| OpError::new("internal: a launch of no kernel"))?,
                 grid: launch.grid,
                 block: launch.block,
-                shared_bytes: launch.shared_bytes,
                 params,
             }
         }
@@ -106,6 +133,7 @@ pub(super) fn bind(
                 a: at(product.a.at)?,
                 b: at(product.b.at)?,
                 c: at(product.c.at)?,
+                plus: product.plus.map(at).transpose()?,
                 workspace: if product.workspace_bytes == 0 { 0 } else { at(product.workspace)? },
             };
             Bound::Product(Box::new(context.products.prepare(product, operands)?))
@@ -129,13 +157,14 @@ pub(super) fn bind(
     }))
 }
 
-fn param(op: OpId, arg: &Arg, memory: &dyn Memory) -> Result<u64, OpError> {
+fn word(op: OpId, arg: &Arg, memory: &dyn Memory) -> Result<u64, OpError> {
     Ok(match *arg {
         Arg::Address(at) => memory.address(op, at)?,
         Arg::Page => memory.words().page,
         Arg::Fault => memory.words().faults,
         Arg::I64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
         Arg::F64(value) => u64::from_ne_bytes(value.to_ne_bytes()),
+        Arg::Table(_) => return Err(OpError::new("internal: a table in a table")),
     })
 }
 
@@ -145,19 +174,12 @@ impl Bound {
         // SAFETY (all below): the addresses are those of a plan whose places were checked, in memory that
         // is alive until the stream was waited for; modules are never unloaded.
         match self {
-            Bound::Launch { function, grid, block, shared_bytes, params } => {
-                let mut pointers: Vec<*mut c_void> =
-                    params.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
+            Bound::Launch { function, grid, block, params } => {
+                let mut pointers = params.pointers();
                 let ([x, y, z], [bx, by, bz]) = (*grid, *block);
+                // No kernel asks for shared memory beyond what it declares.
                 unsafe {
-                    result::launch_kernel(
-                        function.0,
-                        (x, y, z),
-                        (bx, by, bz),
-                        *shared_bytes,
-                        stream,
-                        &mut pointers,
-                    )
+                    result::launch_kernel(function.0, (x, y, z), (bx, by, bz), 0, stream, &mut pointers)
                 }
                 .during("starting a kernel")
             }

@@ -39,8 +39,6 @@ const LEAST_CAPABILITY: (i32, i32) = (7, 5);
 /// One device with the primary context of this process. It stays for as long as the process runs.
 pub(super) struct Context {
     pub info: DeviceInfo,
-    /// Dynamic shared memory that one block may ask for.
-    pub shared_bytes: u32,
     raw: CUcontext,
     pub modules: Modules,
     pub products: Products,
@@ -131,13 +129,9 @@ impl Context {
         let raw = unsafe { primary_ctx::retain(device) }.during("starting")?;
         // SAFETY: retained just now.
         unsafe { result::ctx::set_current(raw) }.during("starting")?;
-        let optin = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        // SAFETY: a device that the driver gave.
-        let shared = unsafe { device::get_attribute(device, optin) }.during("starting")?;
         let context = Arc::new(Context {
             modules: Modules::new(info.capability)?,
             products: Products::new()?,
-            shared_bytes: u32::try_from(shared).unwrap_or(0),
             info,
             raw,
         });

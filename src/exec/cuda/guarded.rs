@@ -2,7 +2,10 @@
 //! zones, filled with NaN at first and when it is freed. Places of the plan are not used, so nothing
 //! can hide by lying beside something else.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
 
 use cudarc::driver::{result, sys::CUdeviceptr};
 use rustc_hash::FxHashMap;
@@ -10,14 +13,23 @@ use rustc_hash::FxHashMap;
 use super::{
     bind::Memory,
     error::While,
+    executable::{Call, Executable, OnTheWay, bind_all, change, fault},
+    host::Host,
     memory::{Block, Stream},
+    prepare::Action,
+    session::Cuda,
     staging::{Constants, Words},
     work::Address,
 };
 use crate::{
-    exec::place::{self, Root},
+    exec::{
+        Persistent,
+        cpu::RunError,
+        place::{self, Root},
+        run::half_written,
+    },
     ops::OpError,
-    plan::Plan,
+    plan::{Instruction, Kernel, Plan},
     schedule::{BufferId, OpId},
 };
 
@@ -26,6 +38,89 @@ const ZONE: u64 = 256;
 const ZONE_BYTE: u8 = 0xa5;
 /// NaN in every floating-point type.
 const POISON: u8 = 0xff;
+
+impl Executable {
+    /// One by one, in memory between guard zones. Ends when all is done.
+    pub(super) fn run_checked(
+        &mut self,
+        cuda: &mut Cuda,
+        addresses: Vec<CUdeviceptr>,
+        slots: &mut [Persistent],
+        mut call: Call<'_, '_>,
+    ) -> Result<OnTheWay, RunError> {
+        let plan = Arc::clone(&self.plan);
+        let context = Arc::clone(&self.context);
+        let fail = RunError::of_no_op;
+        let words = self.staging.words();
+        let mut memory = Guarded::new(&plan, &cuda.compute, addresses, words, &self.constants);
+        let buffers: Vec<BufferId> = self.staging.input_buffers().collect();
+        buffers.into_iter().try_for_each(|buffer| memory.make(buffer)).map_err(fail)?;
+        self.staging.take(&|buffer, _| memory.buffer(buffer)).map_err(fail)?;
+        let mut host = Host::new(&plan);
+        let mut has_written = false;
+        let mut steps = self.steps.iter().zip(&self.functions);
+        for instruction in &plan.instructions {
+            if let Instruction::Free(buffer) = *instruction {
+                memory.free(buffer).map_err(fail)?;
+                continue;
+            }
+            let Some((step, functions)) = steps.next() else { break };
+            let node = place::node_of(&plan, step.op);
+            if !has_written && call.cancel.load(Ordering::Relaxed) {
+                return Err(RunError { node, error: OpError::cancelled() });
+            }
+            if step.writes && !has_written {
+                has_written = true;
+                change(&self.written, slots);
+            }
+            let fail =
+                |error| RunError { node, error: if has_written { half_written(error) } else { error } };
+            memory.begin(step.op).map_err(fail)?;
+            match &step.action {
+                Action::Device(works) => {
+                    let works = works.iter().map(|work| (step.op, work));
+                    let bound = bind_all(&context, works, functions, &memory).map_err(fail)?;
+                    bound
+                        .iter()
+                        .try_for_each(|bound| bound.enqueue(&context, cuda.compute.raw()))
+                        .map_err(fail)?;
+                }
+                Action::Host(action) => {
+                    cuda.compute.wait("running a step").map_err(fail)?;
+                    host.act(step.op, action, &memory, &mut call, &mut self.printer).map_err(fail)?;
+                }
+            }
+            memory.end(step.op, &title(&plan, step.op)).map_err(fail)?;
+            let told = self.staging.fault_by_now().map_err(fail)?;
+            fault(&plan, told, has_written)?;
+        }
+        let half = |error| if has_written { half_written(error) } else { error };
+        let place = |k: usize, root: Root| match root {
+            Root::Slot(slot) => memory.slot(slot),
+            Root::Arena(_) => {
+                let access = plan.outputs.get(k);
+                memory.buffer(access.ok_or_else(|| OpError::new("internal: a missing output"))?.buffer)
+            }
+        };
+        let downloaded = self.staging.download(&place);
+        let outputs = downloaded
+            .and_then(|()| cuda.compute.wait("running a step"))
+            .and_then(|()| self.staging.outputs(call.page));
+        outputs.map(OnTheWay::Done).map_err(|error| fail(half(error)))
+    }
+}
+
+/// How messages name an op.
+fn title(plan: &Plan, op: OpId) -> String {
+    let node = plan.op_nodes.get(op.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
+    let name = node.map_or("op", |&node| plan.graph.node(node).op().name());
+    match plan.kernels.get(op.0 as usize) {
+        Some(Kernel::Elementwise(group)) => {
+            format!("`{name}` (a group of {} element-wise ops)", group.instrs.len())
+        }
+        _ => format!("`{name}`"),
+    }
+}
 
 /// A buffer between two zones.
 struct Guard {

@@ -11,12 +11,11 @@ use super::{
 use crate::{
     exec::{
         Tensor,
-        comm::Ticket,
+        comm::Tickets,
         cpu::{ScalarPage, call_op},
         place::{Place, Wait},
         run::Printer,
     },
-    ir::NodeId,
     ops::OpError,
     plan::Plan,
     schedule::OpId,
@@ -25,13 +24,12 @@ use crate::{
 /// The host's part of one run.
 pub(super) struct Host<'a> {
     plan: &'a Arc<Plan>,
-    /// Collectives that have started.
-    tickets: Vec<(NodeId, Ticket)>,
+    tickets: Tickets,
 }
 
 impl<'a> Host<'a> {
     pub fn new(plan: &'a Arc<Plan>) -> Host<'a> {
-        Host { plan, tickets: Vec::new() }
+        Host { plan, tickets: Tickets::default() }
     }
 
     /// Does what an op of the plan asks of the host. The device has nothing to do, and its context is
@@ -53,17 +51,12 @@ impl<'a> Host<'a> {
                 Ok(())
             }
             HostAction::Start { node, kind, world, operand } => {
-                let ticket = call.link.start(&self.plan.graph, *node, *kind, *world, &operand.ty)?;
-                self.tickets.push((*node, ticket));
-                Ok(())
+                self.tickets.start(call.link, &self.plan.graph, *node, (*kind, *world), &operand.ty)
             }
             HostAction::Wait(Wait { start, operand, result }) => {
-                let ticket = self.tickets.iter().position(|(node, _)| node == start);
-                let missing = || OpError::new("internal: a collective that has not started");
-                let (_, ticket) = self.tickets.swap_remove(ticket.ok_or_else(missing)?);
                 let input = download(op, operand, memory, page)?;
                 let mut output = Tensor::try_zeros(result.ty.clone())?;
-                call.link.comm.wait(ticket, input.bytes(), output.bytes_mut()?)?;
+                self.tickets.wait(call.link, *start, input.bytes(), output.bytes_mut()?)?;
                 upload(op, result, &output, memory)
             }
             HostAction::Op { op: kernel, args, results } => {

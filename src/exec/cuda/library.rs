@@ -18,7 +18,7 @@ use libloading::Library;
 use crate::ops::OpError;
 
 /// Folders, separated as in `PATH`, whose libraries are taken before those of the system.
-pub const LIBRARIES_VARIABLE: &str = "TG_CUDA_LIBRARIES";
+const LIBRARIES_VARIABLE: &str = "TG_CUDA_LIBRARIES";
 
 /// Why CUDA, or a part of it, cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,7 +82,6 @@ const DRIVER_FUNCTIONS: &[&str] = &[
     "cuGraphDestroy",
     "cuModuleLoadData",
     "cuModuleGetFunction",
-    "cuFuncSetAttribute",
     "cuLaunchKernel",
 ];
 
@@ -295,7 +294,7 @@ fn preload_chosen() {
     let Some(folders) = env::var_os(LIBRARIES_VARIABLE) else { return };
     for folder in env::split_paths(&folders) {
         // NVRTC does not find its builtins beside itself.
-        preload(&folder, &["cuda", "nvrtc-builtins", "nvrtc", "cublasLt", "cublas", "nccl"]);
+        preload(&folder, &["cuda", "nvrtc-builtins", "nvrtc", "cublasLt"]);
     }
 }
 

@@ -11,7 +11,10 @@ use cudarc::driver::{
     },
 };
 
-use super::{context::Context, error::While};
+use super::{
+    context::Context,
+    error::{Room, While},
+};
 use crate::ops::OpError;
 
 /// Bytes of the device, used by the work of one stream: that is waited for before the host reads, writes
@@ -35,7 +38,7 @@ impl Block {
         let address = match usize::try_from(bytes) {
             Ok(0) => 0,
             // SAFETY: the context is current.
-            Ok(bytes) => unsafe { result::malloc_sync(bytes) }.during(what)?,
+            Ok(bytes) => unsafe { result::malloc_sync(bytes) }.taking(Room::Device, what)?,
             Err(_) => {
                 return Err(OpError::new(format!("{bytes} bytes for {what} are more than a device has")));
             }
@@ -119,14 +122,15 @@ unsafe impl Send for Pinned {}
 impl Pinned {
     /// Zeroed.
     pub fn new(context: &Arc<Context>, bytes: u64) -> Result<Pinned, OpError> {
-        const WHAT: &str = "taking memory of the host";
         context.enter()?;
         let bytes = usize::try_from(bytes).map_err(|_| OpError::new("a step's inputs are too large"))?;
         let start = match bytes {
             0 => ptr::null_mut(),
             // Not write-combined: results are read from it.
             // SAFETY: the context is current.
-            _ => unsafe { result::malloc_host(bytes, 0) }.during(WHAT)?.cast::<u8>(),
+            _ => unsafe { result::malloc_host(bytes, 0) }
+                .taking(Room::Host, "what goes between it and the device")?
+                .cast::<u8>(),
         };
         if bytes > 0 {
             // SAFETY: allocated just now.

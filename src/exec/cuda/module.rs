@@ -8,8 +8,8 @@ use std::{
 
 use cudarc::{
     driver::{
-        result::{function, module},
-        sys::{CUfunction, CUfunction_attribute_enum, CUmodule},
+        result::module,
+        sys::{CUfunction, CUmodule},
     },
     nvrtc,
 };
@@ -48,9 +48,6 @@ pub(super) struct Modules {
     loaded: Mutex<FxHashMap<Arc<str>, Module>>,
 }
 
-/// Shared memory that a kernel gets without asking.
-const SHARED_BYTES_WITHOUT_ASKING: u32 = 48 << 10;
-
 impl Modules {
     pub fn new(capability: (i32, i32)) -> Result<Modules, OpError> {
         let compiler = library::compiler()?;
@@ -75,10 +72,10 @@ impl Modules {
 
     /// The functions of these sources, in their order. What is not loaded yet is compiled, on all
     /// cores. The context is current.
-    pub fn functions(&self, wanted: &[(&Arc<str>, &str, u32)]) -> Result<Vec<Function>, OpError> {
+    pub fn functions(&self, wanted: &[(&Arc<str>, &str)]) -> Result<Vec<Function>, OpError> {
         let mut loaded = lock(&self.loaded);
         let mut missing: Vec<&Arc<str>> = Vec::new();
-        for (source, ..) in wanted {
+        for (source, _) in wanted {
             if !loaded.contains_key(*source) && !missing.contains(source) {
                 missing.push(source);
             }
@@ -95,7 +92,7 @@ impl Modules {
         }
         wanted
             .iter()
-            .map(|(source, name, shared)| {
+            .map(|(source, name)| {
                 let module =
                     loaded.get(*source).ok_or_else(|| OpError::new("internal: a kernel is not loaded"))?;
                 let c_name =
@@ -103,13 +100,6 @@ impl Modules {
                 // SAFETY: modules are never unloaded.
                 let raw = unsafe { module::get_function(module.0, c_name) };
                 let raw = raw.during(&format!("looking for the kernel `{name}`"))?;
-                if *shared > SHARED_BYTES_WITHOUT_ASKING {
-                    let attribute =
-                        CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-                    // SAFETY: a function of a loaded module.
-                    unsafe { function::set_function_attribute(raw, attribute, *shared as i32) }
-                        .during(&format!("giving `{name}` {shared} bytes of shared memory"))?;
-                }
                 Ok(Function(raw))
             })
             .collect()

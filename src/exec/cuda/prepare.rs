@@ -3,10 +3,15 @@
 
 use std::sync::Arc;
 
-use super::{kernels, work::Work};
+use super::{
+    hazards::{self, Space, Touch},
+    inline, kernels,
+    merge::{self, Item},
+    work::Work,
+};
 use crate::{
     exec::place::{self, Place, Root, dense_place, fault},
-    ir::NodeId,
+    ir::{DType, NodeId},
     ops::{CollectiveKind, Op, OpError},
     plan::{Access, Home, Instruction, Kernel, Plan},
     schedule::{BufferId, OpId},
@@ -50,6 +55,90 @@ pub(super) struct Step {
     pub action: Action,
     /// Whether it writes a persistent tensor.
     pub writes: bool,
+}
+
+impl Step {
+    /// Whether its f32 products may use TF32.
+    pub fn set_tf32(&mut self, on: bool) {
+        let Action::Device(works) = &mut self.action else { return };
+        for work in works {
+            if let Work::Product(product) = work {
+                product.tf32 = on && product.dtype == DType::F32;
+            }
+        }
+    }
+
+    /// What the device does; nothing where the host does it.
+    pub fn works(&self) -> &[Work] {
+        match &self.action {
+            Action::Device(works) => works,
+            Action::Host(_) => &[],
+        }
+    }
+}
+
+/// What the device does without the host, and then the host.
+pub(super) struct Stretch {
+    /// Each with an op that it is done for.
+    pub works: Vec<(OpId, Work)>,
+    pub host: Option<OpId>,
+    /// Whether any of that writes persistent tensors.
+    pub writes: bool,
+}
+
+/// The same work with as few launches as its hazards allow.
+pub(super) fn stretches(plan: &Plan, steps: &[Step]) -> Result<Vec<Stretch>, OpError> {
+    let touches: Vec<Vec<Touch>> =
+        steps.iter().map(|step| hazards::touches(plan, step.op)).collect::<Result<_, _>>()?;
+    let fused = inline::instead(plan, steps, &touches)?;
+    let mut stretches = Vec::new();
+    let (mut items, mut writes) = (Vec::new(), false);
+    let mut checks = Checks::default();
+    for ((step, touched), fused) in steps.iter().zip(&touches).zip(fused) {
+        writes |= step.writes;
+        let (works, touched) = match &fused {
+            Some(fused) => (&*fused.works, &fused.touches),
+            None => (step.works(), touched),
+        };
+        for work in works {
+            let touches = hazards::of_work(work, touched);
+            if !checks.has(work, &touches) {
+                items.push(Item { op: step.op, work: work.clone(), touches });
+            }
+        }
+        if matches!(step.action, Action::Host(_)) {
+            let works = merge::merged(std::mem::take(&mut items));
+            stretches.push(Stretch { works, host: Some(step.op), writes: std::mem::take(&mut writes) });
+            // What the host writes is not looked at.
+            checks = Checks::default();
+        }
+    }
+    stretches.push(Stretch { works: merge::merged(items), host: None, writes });
+    Ok(stretches)
+}
+
+/// Looks at indices that were made, and whose indices are still there: two ops often look things up by the
+/// same ones, as a loss and its gradient do. The first of them tells the fault.
+#[derive(Default)]
+struct Checks(Vec<(Work, Vec<Touch>)>);
+
+impl Checks {
+    /// Whether a piece of work is a look that was made.
+    fn has(&mut self, work: &Work, touches: &[Touch]) -> bool {
+        let is_check = touches.iter().any(|touch| touch.space == Space::Faults);
+        if !is_check {
+            self.0.retain(|(_, read)| {
+                !touches.iter().any(|touch| touch.writes && read.iter().any(|read| read.overlaps(touch)))
+            });
+            return false;
+        }
+        if self.0.iter().any(|(known, _)| kernels::same_check(known, work)) {
+            return true;
+        }
+        let read = touches.iter().filter(|touch| touch.space != Space::Faults);
+        self.0.push((work.clone(), read.cloned().collect()));
+        false
+    }
 }
 
 /// All ops in the order in which they run.

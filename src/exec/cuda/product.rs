@@ -33,6 +33,7 @@ pub(super) struct Products {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     dtype: DType,
+    tf32: bool,
     sizes: [u64; 4],
     matrices: [(u64, bool, u64); 3],
     workspace: u64,
@@ -52,6 +53,8 @@ pub(super) struct Operands {
     pub a: u64,
     pub b: u64,
     pub c: u64,
+    /// What is added to the sums, stored as `c` is.
+    pub plus: Option<u64>,
     pub workspace: u64,
 }
 
@@ -63,14 +66,7 @@ pub(super) struct Prepared {
     c: Layout,
     algorithm: Algorithm,
     operands: Operands,
-    /// 1, and what the old content of the result is multiplied with.
-    scales: Scales,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Scales {
-    F32([f32; 2]),
-    F64([f64; 2]),
+    dtype: DType,
 }
 
 struct Desc(cublasLtMatmulDesc_t);
@@ -197,6 +193,11 @@ impl Products {
     /// Makes a product ready for operands at these addresses. The context is current.
     pub fn prepare(&self, product: &Product, operands: Operands) -> Result<Prepared, OpError> {
         let (data, compute, scale) = match product.dtype {
+            DType::F32 if product.tf32 => (
+                cudaDataType::CUDA_R_32F,
+                cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+                cudaDataType::CUDA_R_32F,
+            ),
             DType::F32 => {
                 (cudaDataType::CUDA_R_32F, cublasComputeType_t::CUBLAS_COMPUTE_32F, cudaDataType::CUDA_R_32F)
             }
@@ -225,6 +226,7 @@ impl Products {
         let aligned = |matrix: &Matrix, address| alignment(address, matrix.stride, batch, element);
         let key = Key {
             dtype: product.dtype,
+            tf32: product.tf32,
             sizes: [rows, columns, inner, u64::from(batch)],
             matrices: [facts(&product.a), facts(&product.b), facts(&product.c)],
             workspace: product.workspace_bytes,
@@ -244,11 +246,7 @@ impl Products {
                 algorithm
             }
         };
-        let scales = match product.dtype {
-            DType::F64 => Scales::F64([1.0, 0.0]),
-            _ => Scales::F32([1.0, 0.0]),
-        };
-        Ok(Prepared { desc, a, b, c, algorithm, operands, scales })
+        Ok(Prepared { desc, a, b, c, algorithm, operands, dtype: product.dtype })
     }
 
     fn choose(
@@ -279,11 +277,15 @@ impl Products {
 
     /// Adds a product to a stream, whose context is current.
     pub fn enqueue(&self, product: &Prepared, stream: CUstream) -> Result<(), OpError> {
-        let Prepared { desc, a, b, c, algorithm, operands, scales } = product;
-        let (alpha, beta) = match scales {
-            Scales::F32([alpha, beta]) => (ptr::from_ref(alpha).cast(), ptr::from_ref(beta).cast()),
-            Scales::F64([alpha, beta]) => (ptr::from_ref(alpha).cast(), ptr::from_ref(beta).cast()),
+        let Prepared { desc, a, b, c, algorithm, operands, dtype } = product;
+        // The product counts once, and so does what is added, if anything is: in the dtype of the sums.
+        let factor = |is_one: bool| match (dtype, is_one) {
+            (DType::F64, true) => ptr::from_ref(&1f64).cast(),
+            (DType::F64, false) => ptr::from_ref(&0f64).cast(),
+            (_, true) => ptr::from_ref(&1f32).cast(),
+            (_, false) => ptr::from_ref(&0f32).cast(),
         };
+        let (alpha, beta) = (factor(true), factor(operands.plus.is_some()));
         let at = |address: u64| address as usize as *mut c_void;
         // c = a · b, row by row, is c' = b' · a' where columns come first.
         // SAFETY: the descriptors are alive; the addresses are those of the plan, and the workspace has
@@ -298,7 +300,7 @@ impl Products {
                 b.0,
                 at(operands.a),
                 a.0,
-                at(operands.c),
+                at(operands.plus.unwrap_or(operands.c)),
                 c.0,
                 at(operands.c),
                 c.0,

@@ -14,10 +14,10 @@ use crate::{
 };
 
 /// Set to 1, every buffer gets memory of its own between guard zones, and ops run one by one.
-pub const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
+const CHECK_VARIABLE: &str = "TG_CUDA_CHECK";
 
 /// Set to 0, steps are started op by op, not recorded and replayed.
-pub const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
+const RECORD_VARIABLE: &str = "TG_CUDA_RECORD";
 
 /// A device in use by one session.
 pub struct Cuda {
@@ -27,6 +27,7 @@ pub struct Cuda {
     pub(super) copies: Arc<Stream>,
     arena: Option<Block>,
     pub(super) checks: bool,
+    pub(super) tf32: bool,
     /// Whether steps are recorded.
     pub(super) records: bool,
     /// Free bytes of the device before this session took any.
@@ -44,6 +45,7 @@ impl Cuda {
             copies: Arc::new(Stream::new(&context)?),
             arena: None,
             checks: env::var_os(CHECK_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0"),
+            tf32: false,
             records: env::var_os(RECORD_VARIABLE).is_none_or(|value| value != "0"),
             free_before: context.memory()?.0,
             taken: 0,
@@ -66,6 +68,11 @@ impl Cuda {
         self.checks = on;
     }
 
+    /// Whether f32 products may round their operands to TF32.
+    pub fn set_tf32(&mut self, on: bool) {
+        self.tf32 = on;
+    }
+
     /// As users name it: `cuda:0`.
     pub fn title(&self) -> String {
         self.context.title()
@@ -74,11 +81,6 @@ impl Cuda {
     /// Bytes of the arena.
     pub fn arena_bytes(&self) -> u64 {
         self.arena.as_ref().map_or(0, Block::bytes)
-    }
-
-    /// Free bytes and all bytes of the device.
-    pub fn memory(&self) -> Result<(u64, u64), OpError> {
-        self.context.memory()
     }
 
     /// Waits for all work of the session.

@@ -149,16 +149,17 @@ pub(super) struct Staging {
     page_bytes: usize,
 }
 
-impl Staging {
-    pub fn new(cuda: &Cuda, plan: &Plan) -> Result<Staging, OpError> {
-        let context = &cuda.context;
+/// What is uploaded for a run: the words for faults and the scalar page, then the inputs.
+struct Slot {
+    page_bytes: usize,
+    inputs: Vec<InputPlace>,
+    bytes: u64,
+}
+
+impl Slot {
+    fn of(plan: &Plan) -> Slot {
         let page_bytes = FAULT_BYTES + 16 + 8 * plan.graph.scalars.len();
         let mut next = (page_bytes as u64).next_multiple_of(ALIGNMENT);
-        let mut take = |bytes: u64| {
-            let at = next;
-            next = next.saturating_add(bytes).next_multiple_of(ALIGNMENT);
-            at as usize
-        };
         let mut inputs = Vec::new();
         for (k, buffer) in plan.buffers.iter().enumerate() {
             let offset = plan.schedule.offsets.get(k).copied().flatten();
@@ -169,13 +170,29 @@ impl Staging {
                     index: index as usize,
                     buffer: BufferId(k as u32),
                     root: Root::Arena(offset as usize),
-                    at: take(input.ty.bytes()),
+                    at: next as usize,
                     bytes: input.ty.bytes() as usize,
                 });
+                next = next.saturating_add(input.ty.bytes()).next_multiple_of(ALIGNMENT);
             }
         }
-        let up = Pinned::new(context, next)?;
-        let slot = Block::new(&cuda.compute, next, "the next inputs of a step")?;
+        Slot { page_bytes, inputs, bytes: next }
+    }
+}
+
+/// Bytes on a device that a step takes beside its plan: the scalars, and a place for the scalars and the
+/// inputs of the next run.
+pub(crate) fn beside_bytes(plan: &Plan) -> u64 {
+    let Slot { page_bytes, bytes, .. } = Slot::of(plan);
+    (page_bytes as u64).saturating_add(bytes)
+}
+
+impl Staging {
+    pub fn new(cuda: &Cuda, plan: &Plan) -> Result<Staging, OpError> {
+        let context = &cuda.context;
+        let Slot { page_bytes, inputs, bytes } = Slot::of(plan);
+        let up = Pinned::new(context, bytes)?;
+        let slot = Block::new(&cuda.compute, bytes, "the next inputs of a step")?;
         let mut next = ALIGNMENT;
         let mut outputs = Vec::new();
         for access in &plan.outputs {
@@ -247,8 +264,7 @@ impl Staging {
             target.copy_from_slice(tensor.bytes());
         }
         self.copies.wait_for(&self.taken)?;
-        // SAFETY: both have this size, and live as long as the executable, which waits for the end of all
-        // work before it goes.
+        // SAFETY: both have this size, and live until all work of both streams was waited for (`drop`).
         unsafe { result::memcpy_htod_async(self.slot.address(), up, self.copies.raw()) }
             .during("uploading the inputs")?;
         self.is_uploading = true;
@@ -319,6 +335,16 @@ impl Staging {
             .iter()
             .map(|(part, at)| part.tensor(down.get(*at..*at + part.bytes).ok_or_else(missing)?, page))
             .collect()
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // Copies may be on their way, also of an upload whose step never started. A device that is lost
+        // makes none.
+        for stream in [&self.copies, &self.compute] {
+            let _ = stream.wait("ending a step");
+        }
     }
 }
 

@@ -49,13 +49,11 @@ pub(super) struct Launch {
     pub function: Arc<str>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
-    /// Dynamic shared memory.
-    pub shared_bytes: u32,
     pub args: Vec<Arg>,
 }
 
 /// An argument of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Arg {
     Address(Address),
     /// A pointer to the scalar page on the device: the seed and the number of the step (`u64` each),
@@ -66,6 +64,8 @@ pub(super) enum Arg {
     Fault,
     I64(i64),
     F64(f64),
+    /// A structure of `kernels::TABLE_WORDS` words that begins with these; none is a table.
+    Table(Arc<[Arg]>),
 }
 
 /// `c = a · b` per matrix of a batch, accumulated in f32 (f64 for f64).
@@ -81,6 +81,10 @@ pub(super) struct Product {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
+    /// The first element of what is added to the sums, stored as `c` is; it may be `c` itself.
+    pub plus: Option<Address>,
+    /// Whether f32 operands may be rounded to TF32.
+    pub tf32: bool,
     /// What the product may use of the arena beside its operands.
     pub workspace: Address,
     pub workspace_bytes: u64,

@@ -137,8 +137,12 @@ fn schedule(step: &mut Map<String, Value>, plan: &Plan) {
 /// Case distinctions are at most a few deep.
 fn refutation(proof: &Refutation) -> Value {
     let edges: Vec<[u32; 3]> = proof.edges.iter().map(|e| [e.op.0, e.first.0, e.second.0]).collect();
+    let ids = |ops: &[OpId]| ops.iter().map(|op| op.0).collect::<Vec<u32>>();
     let end = match &proof.end {
+        End::Last(ops) => json!({ "last": ids(ops) }),
+        End::First(ops) => json!({ "first": ids(ops) }),
         End::Cut(op) => json!({ "cut": op.0 }),
+        End::Search => json!({ "search": true }),
         End::Both { op, other } => json!({ "both": [op.0, other.0] }),
         End::Fork { ops: [a, b], cases } => {
             json!({ "fork": [a.0, b.0], "cases": cases.iter().map(refutation).collect::<Vec<Value>>() })

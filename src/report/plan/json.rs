@@ -51,6 +51,11 @@ pub fn step(
         "live_at_peak": plan.live_at_peak.iter().map(buffer).collect::<Vec<_>>(),
         "diagnostics": diagnostics.iter().map(|d| report::json::value(d, sources)).collect::<Vec<_>>(),
     });
+    if let (Some(device), Some(map)) = (&plan.device, value.as_object_mut()) {
+        map.insert("workspace_bytes".into(), device.workspace_bytes.into());
+        map.insert("workspace_at_peak_bytes".into(), device.workspace_at_peak_bytes.into());
+        map.insert("beside_bytes".into(), device.beside_bytes.into());
+    }
     // Only steps of several ranks have it. All ranks have one plan, so the other figures are each one's.
     if let (Some(ranks), Some(map)) = (&plan.ranks, value.as_object_mut()) {
         map.insert("ranks".into(), ranks.json());

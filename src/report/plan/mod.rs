@@ -22,8 +22,9 @@ pub use recompute::{Line, Recompute, recompute};
 pub use terminal::render;
 
 use crate::{
+    exec::cuda,
     ir::Type,
-    plan::{BufferKind, Plan},
+    plan::{BufferKind, Plan, Target},
     schedule::{BufferId, OpId},
     source::{FileId, Position, SourceMap, Span},
 };
@@ -51,6 +52,8 @@ pub struct PlanReport {
     pub order: &'static str,
     /// What the ranks send to each other, if they do.
     pub ranks: Option<RanksReport>,
+    /// What kernels and uploads of a CUDA device need; `None` of a plan for the CPU.
+    pub device: Option<DeviceReport>,
     pub peak_at: PeakAt,
     /// Bytes at the peak of each kind, in a fixed order, `fragmentation` last. Their sum is
     /// `peak_bytes`.
@@ -81,6 +84,21 @@ impl WorstLegal {
     pub fn is_exact(self) -> bool {
         self.bytes == self.witness_bytes
     }
+}
+
+/// What a step needs on a CUDA device that the program does not name.
+#[derive(Debug, Clone)]
+pub struct DeviceReport {
+    /// The largest workspace of an op, which is a part of the arena.
+    pub workspace_bytes: u64,
+    /// The op that needs it, and where it comes from.
+    pub workspace_op: String,
+    pub workspace_place: Option<Place>,
+    /// The workspace of the op that runs at the peak.
+    pub workspace_at_peak_bytes: u64,
+    /// Beside the plan: a second place for inputs, so that the next ones are uploaded while a step runs,
+    /// and the scalars.
+    pub beside_bytes: u64,
 }
 
 /// Where the peak is reached first.
@@ -140,6 +158,7 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         worst: WorstLegal::of(plan),
         order: plan.schedule.found_by,
         ranks: ranks(plan),
+        device: (plan.target == Target::Cuda).then(|| device(&view, peak_op)),
         peak_at: PeakAt {
             place: peak_node.and_then(|n| view.place(n)),
             op: peak_node.map_or(String::new(), |n| op_name(n).to_owned()),
@@ -149,6 +168,21 @@ pub fn report(plan: &Plan, sources: &SourceMap) -> PlanReport {
         by_kind: by_kind(plan.peak_bytes(), &live_at_peak),
         curve: live.arena.iter().map(|&bytes| plan.persistent_bytes.saturating_add(bytes)).collect(),
         live_at_peak,
+    }
+}
+
+fn device(view: &View<'_>, peak_op: Option<OpId>) -> DeviceReport {
+    let graph = &view.plan.schedule_graph;
+    let workspace = |op: OpId| graph.workspace(op);
+    // Of several that are as large, the first.
+    let largest = graph.ops().max_by_key(|&op| (workspace(op), std::cmp::Reverse(op)));
+    let node = largest.and_then(|op| view.op_node(op));
+    DeviceReport {
+        workspace_bytes: largest.map_or(0, workspace),
+        workspace_op: node.map_or(String::new(), |n| op_name(n).to_owned()),
+        workspace_place: node.and_then(|n| view.place(n)),
+        workspace_at_peak_bytes: peak_op.map_or(0, workspace),
+        beside_bytes: cuda::beside_bytes(view.plan),
     }
 }
 

@@ -59,6 +59,26 @@ fn header(plan: &PlanReport, main: Option<FileId>, sources: &SourceMap, style: S
         count(plan.ops, "op"),
         plan.order,
     ));
+    if let Some(device) = &plan.device {
+        match device.workspace_bytes {
+            0 => out.push_str("  workspace none\n"),
+            bytes => {
+                let place = device.workspace_place.map(|p| format!(", {}", place_text(p, main, sources)));
+                out.push_str(&format!(
+                    "  workspace {} at most ({}{}), {} of it at the peak\n",
+                    Bytes(bytes),
+                    device.workspace_op,
+                    place.unwrap_or_default(),
+                    Bytes(device.workspace_at_peak_bytes),
+                ));
+            }
+        }
+        out.push_str(&format!(
+            "  second input slot {}, beside the peak: {} in all\n",
+            Bytes(device.beside_bytes),
+            Bytes(plan.peak_bytes.saturating_add(device.beside_bytes)),
+        ));
+    }
     if let Some(ranks) = &plan.ranks {
         out.push_str(&format!(
             "  each of {} ranks sends {}, {} of it beside other work\n",

@@ -5,35 +5,47 @@ use super::{Placement, Problem, greedy::Fit};
 /// How many placements in a row may be no lower before blocks are no longer reordered.
 const REORDER_PATIENCE: usize = 4;
 
-/// Places blocks into gaps again and again: those that end above `goal` come first in the next
+/// Places blocks into gaps again and again: those that end above the goal come first in the next
 /// round, where the best places are still free (squeaky wheel optimisation; Joslin and Clements, 1999).
-pub(super) fn reordered(
-    problem: &Problem,
-    order: &[usize],
+pub(super) struct Reordering {
+    order: Vec<usize>,
     fit: Fit,
-    goal: u64,
-    work: &mut u64,
-) -> Option<Placement> {
-    let mut order = order.to_vec();
-    let mut best: Option<Placement> = None;
-    let mut patience = REORDER_PATIENCE;
-    while let Some(found) = gaps(problem, &order, fit, work) {
-        let is_high = |i: usize| found.offsets[i].saturating_add(problem.blocks[i].bytes) > goal;
-        let (mut next, low): (Vec<usize>, Vec<usize>) = order.iter().partition(|&&i| is_high(i));
-        next.extend(low);
-        let is_same = next == order;
-        order = next;
-        if best.as_ref().is_none_or(|best| found.height < best.height) {
-            best = Some(found);
-            patience = REORDER_PATIENCE;
-        } else {
-            patience -= 1;
-        }
-        if is_same || patience == 0 || best.as_ref().is_some_and(|best| best.height <= goal) {
-            break;
-        }
+    /// The lowest so far.
+    height: u64,
+    patience: usize,
+}
+
+impl Reordering {
+    pub(super) fn new(order: &[usize], fit: Fit) -> Self {
+        Reordering { order: order.to_vec(), fit, height: u64::MAX, patience: REORDER_PATIENCE }
     }
-    best
+
+    /// Goes on from where it was until `work` runs out or nothing gets lower; the lowest placement, if it
+    /// is lower than all before.
+    pub(super) fn run(&mut self, problem: &Problem, goal: u64, work: &mut u64) -> Option<Placement> {
+        let mut best = None;
+        while self.patience > 0
+            && self.height > goal
+            && let Some(found) = gaps(problem, &self.order, self.fit, work)
+        {
+            let is_high = |i: usize| found.offsets[i].saturating_add(problem.blocks[i].bytes) > goal;
+            let (mut next, low): (Vec<usize>, Vec<usize>) = self.order.iter().partition(|&&i| is_high(i));
+            next.extend(low);
+            let is_same = next == self.order;
+            self.order = next;
+            if found.height < self.height {
+                self.height = found.height;
+                best = Some(found);
+                self.patience = REORDER_PATIENCE;
+            } else {
+                self.patience -= 1;
+            }
+            if is_same {
+                self.patience = 0;
+            }
+        }
+        best
+    }
 }
 
 /// Up to so many blocks, those that are placed are kept in the order of their offsets, and gaps are
@@ -260,7 +272,7 @@ mod tests {
         let problem = Problem::new(&blocks);
         let order: Vec<usize> = (0..blocks.len()).collect();
         let once = gaps(&problem, &order, Fit::Lowest, &mut u64::MAX.clone()).map(|p| p.height);
-        let again = reordered(&problem, &order, Fit::Lowest, problem.load, &mut u64::MAX.clone());
+        let again = Reordering::new(&order, Fit::Lowest).run(&problem, problem.load, &mut u64::MAX.clone());
         assert_eq!((once, again.map(|p| p.height), problem.load), (Some(7), Some(5), 5));
     }
 }

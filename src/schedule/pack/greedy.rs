@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Item, Limits, Placement, Problem,
-    gaps::{gaps, reordered},
+    gaps::{Reordering, gaps},
 };
 
 /// After this many neighbours looked at, no more gaps are searched: on large problems the
@@ -40,26 +40,29 @@ pub(super) fn portfolio(problem: &Problem, goal: u64, limits: &Limits) -> Placem
     }
     // A few rounds from one order reach the goal in most graphs of training steps, sooner than the
     // other orders do.
+    let fits = [Fit::Lowest, Fit::Best];
+    let each = fits.into_iter().flat_map(|fit| orders.iter().map(move |order| Reordering::new(order, fit)));
+    let mut reorderings: Vec<Reordering> = each.collect();
     let mut left = REORDER_WORK;
-    let mut first_work = REORDER_WORK / 8;
-    let given = first_work;
-    if keep(orders.first().and_then(|order| reordered(problem, order, Fit::Lowest, goal, &mut first_work))) {
-        return best;
+    if let Some(first) = reorderings.first_mut() {
+        let mut few = left / 8;
+        left -= few;
+        if keep(first.run(problem, goal, &mut few)) {
+            return best;
+        }
+        left += few;
     }
-    left -= given - first_work;
     let mut work = GAP_WORK;
-    for fit in [Fit::Lowest, Fit::Best] {
+    for fit in fits {
         for order in &orders {
             if keep(gaps(problem, order, fit, &mut work)) {
                 return best;
             }
         }
     }
-    for fit in [Fit::Lowest, Fit::Best] {
-        for order in &orders {
-            if keep(reordered(problem, order, fit, goal, &mut left)) {
-                return best;
-            }
+    for reordering in &mut reorderings {
+        if keep(reordering.run(problem, goal, &mut left)) {
+            return best;
         }
     }
     best

@@ -24,10 +24,15 @@
 
 use rustc_hash::FxHashMap;
 
+mod moments;
 mod prime;
 mod runs;
 
-use super::index::{Index, NONE};
+use super::{
+    index::{Index, NONE},
+    refute::{End, Refutation},
+};
+use moments::Moment;
 use runs::{prune, runs, sweep};
 
 /// Parts in parts, so deep.
@@ -39,6 +44,8 @@ const SHARED: usize = 8;
 pub(super) struct Merged {
     pub(super) order: Vec<u32>,
     pub(super) units: i64,
+    /// Why: the moments of the bound as one set of ops, of which one is the last to run, or the first.
+    pub(super) proof: Refutation,
 }
 
 /// Merges the parts of a legal order; `None` where there is nothing to merge at the top.
@@ -56,15 +63,22 @@ pub(super) fn merge(ix: &Index, order: &[u32], work: u64) -> Option<Merged> {
         left: vec![0; ix.buffers],
         work,
         wide: false,
+        moments: Vec::new(),
     };
     if merger.sections(order).len() < 2 && merger.groups(order).len() < 2 {
         return None;
     }
     let whole = merger.part(order.to_vec(), &classes, DEPTH);
     let inputs: i64 = ix.inputs.iter().map(|&b| ix.size[b as usize]).sum();
-    let items = whole.late.iter().chain(&whole.early);
-    let highest = items.map(|item| item.steep + item.valley).max().unwrap_or(0);
-    merger.wide.then_some(Merged { order: whole.order, units: inputs + highest })
+    let highest = |items: &[Item]| items.iter().copied().max_by_key(|item| item.steep + item.valley);
+    let units = |item: &Option<Item>| item.map_or(0, |item| item.steep + item.valley);
+    let (late, early) = (highest(&whole.late), highest(&whole.early));
+    let is_late = units(&late) >= units(&early);
+    let best = if is_late { late } else { early };
+    let ops = best.map_or_else(Vec::new, |item| moments::ops(&merger.moments, item.moment));
+    let end = if is_late { End::Last(ops) } else { End::First(ops) };
+    let proof = Refutation { edges: Vec::new(), end };
+    merger.wide.then_some(Merged { order: whole.order, units: inputs + units(&best).max(0), proof })
 }
 
 type Classes = FxHashMap<u32, Class>;
@@ -92,6 +106,8 @@ enum Class {
 struct Item {
     steep: i64,
     valley: i64,
+    /// Which moment, in the list of all.
+    moment: u32,
 }
 
 /// A part of the graph. Units are relative to those before its first op.
@@ -114,6 +130,7 @@ struct Merger<'a> {
     work: u64,
     /// Some section has several parts.
     wide: bool,
+    moments: Vec<Moment>,
 }
 
 /// What is alive in a part while each op runs, and after it, without shared buffers.
@@ -175,7 +192,7 @@ impl Merger<'_> {
     }
 
     /// One op: what is alive while it runs is known but for shared buffers, which it may overwrite.
-    fn single(&self, op: u32, classes: &Classes) -> Part {
+    fn single(&mut self, op: u32, classes: &Classes) -> Part {
         let ix = self.ix;
         let v = op as usize;
         let class = |r: usize| classes.get(&(r as u32)).copied().unwrap_or(Class::Kept);
@@ -184,10 +201,11 @@ impl Merger<'_> {
         let freed: i64 = reads.filter(|&r| class(r) == Class::Owned).map(|r| ix.size[r]).sum();
         let live = ix.made[v] + ix.workspace[v] - ix.saved(v, |r| class(r) != Class::Kept) + shared;
         let after = ix.made[v] - ix.dead[v] - freed;
+        let moment = moments::add(&mut self.moments, Moment::Op(op));
         Part {
             order: vec![op],
-            late: vec![Item { steep: live - after, valley: after }],
-            early: vec![Item { steep: live, valley: 0 }],
+            late: vec![Item { steep: live - after, valley: after, moment }],
+            early: vec![Item { steep: live, valley: 0, moment }],
             lowest: after.min(0),
         }
     }
@@ -348,8 +366,8 @@ impl Merger<'_> {
         let lowest: i64 = parts.iter().map(|part| part.lowest).sum();
         Part {
             order,
-            late: sweep(parts.iter().map(|part| part.late.as_slice()), &parts, -apart),
-            early: sweep(parts.iter().map(|part| part.early.as_slice()), &parts, -apart),
+            late: sweep(parts.iter().map(|part| part.late.as_slice()), &parts, -apart, &mut self.moments),
+            early: sweep(parts.iter().map(|part| part.early.as_slice()), &parts, -apart, &mut self.moments),
             lowest: lowest - apart,
         }
     }

@@ -2,7 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Class, Classes, Item, Merger, Part, prune};
+use super::{
+    Class, Classes, Item, Merger, Part,
+    moments::{self, Moment},
+    prune,
+};
 use crate::schedule::{
     BufferFlags, BufferId, GraphBuilder, OpId, ScheduleGraph, cut::Cutter, flow::INFINITE, index::Index,
     profile::profile,
@@ -44,10 +48,11 @@ impl Merger<'_> {
         if let Some(&(lowest, _, _)) = asked.first() {
             part.lowest = part.lowest.max(cut(lowest));
         }
-        for &(before, op, after) in asked.iter().skip(1) {
+        for (&(before, op, after), &at) in asked.iter().skip(1).zip(&hot) {
             let (live, low, high) = (cut(op), cut(before), cut(after));
-            part.early.push(Item { steep: live - low, valley: low });
-            part.late.push(Item { steep: live - high, valley: high });
+            let moment = moments::add(&mut self.moments, Moment::Op(part.order[at]));
+            part.early.push(Item { steep: live - low, valley: low, moment });
+            part.late.push(Item { steep: live - high, valley: high, moment });
         }
         prune(&mut part.late);
         prune(&mut part.early);

@@ -1,12 +1,15 @@
 //! The items of the bound, and the runs that an order is merged from.
 
-use super::{Item, Part, Trace};
+use super::{
+    Item, Part, Trace,
+    moments::{self, Moment},
+};
 
 impl Item {
     /// As an item of the whole: from `base` on, and with `floor` as the lowest valley elsewhere.
     pub(super) fn lift(self, base: i64, floor: i64) -> Item {
         let valley = (base + self.valley).min(floor);
-        Item { steep: base + self.valley + self.steep - valley, valley }
+        Item { steep: base + self.valley + self.steep - valley, valley, ..self }
     }
 }
 
@@ -22,7 +25,12 @@ pub(super) fn prune(items: &mut Vec<Item>) {
 }
 
 /// The items of a section from those of its parts: for each steepness, the highest valleys of all.
-pub(super) fn sweep<'a>(lists: impl Iterator<Item = &'a [Item]>, parts: &[Part], base: i64) -> Vec<Item> {
+pub(super) fn sweep<'a>(
+    lists: impl Iterator<Item = &'a [Item]>,
+    parts: &[Part],
+    base: i64,
+    moments: &mut Vec<Moment>,
+) -> Vec<Item> {
     let mut all: Vec<(Item, u32)> = Vec::new();
     for (i, list) in lists.enumerate() {
         all.extend(list.iter().map(|&item| (item, i as u32)));
@@ -31,13 +39,17 @@ pub(super) fn sweep<'a>(lists: impl Iterator<Item = &'a [Item]>, parts: &[Part],
     let mut valley: Vec<i64> = parts.iter().map(|part| part.lowest).collect();
     let mut sum: i64 = base + valley.iter().sum::<i64>();
     let mut items: Vec<Item> = Vec::new();
+    let mut before = None;
     for (item, part) in all {
         let at = &mut valley[part as usize];
-        if item.valley > *at {
-            sum += item.valley - *at;
-            *at = item.valley;
+        // A moment leaves its part no lower than that is anyway.
+        if item.valley >= *at || before.is_none() {
+            sum += (item.valley - *at).max(0);
+            *at = item.valley.max(*at);
+            let moment = moments::add(moments, Moment::Beside { before, part, moment: item.moment });
+            before = Some(moment);
+            items.push(Item { steep: item.steep, valley: sum, moment });
         }
-        items.push(Item { steep: item.steep, valley: sum });
     }
     prune(&mut items);
     items

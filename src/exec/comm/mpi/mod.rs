@@ -15,7 +15,7 @@ use std::{
 use library::{Library, Sending};
 
 use super::{
-    Comm, Failure,
+    Comm, Failure, FailureKind,
     exchange::Exchange,
     transport::{Lost, Transport},
 };
@@ -59,6 +59,7 @@ pub fn connect(limit: Duration) -> Result<Box<dyn Comm>, MpiError> {
         sending: Vec::new(),
         failure: None,
         has_ended: false,
+        limit,
     };
     Ok(Box::new(Exchange::new(transport, limit)))
 }
@@ -71,6 +72,8 @@ struct Mpi {
     sending: Vec<Sending>,
     failure: Option<Failure>,
     has_ended: bool,
+    /// How long another rank may take to come to the end.
+    limit: Duration,
 }
 
 impl Mpi {
@@ -133,12 +136,14 @@ impl Mpi {
         Ok(None)
     }
 
-    /// Waits until every other rank has ended too: MPI may only be closed together.
+    /// Waits until every other rank has ended too, as MPI may only be closed together; not longer than
+    /// for a collective, since one that was killed never ends.
     fn leave_together(&mut self) -> Result<(), String> {
         for to in self.others() {
             self.post(to, END, Vec::new())?;
         }
         let mut left: VecDeque<u32> = self.others().collect();
+        let begin = Instant::now();
         let mut sleep = Sleep::new();
         while let Some(&rank) = left.front() {
             self.finish_sends()?;
@@ -149,6 +154,12 @@ impl Mpi {
             }
             // What another rank waits for will not come: it reports that.
             if self.hear()?.is_some() || guard::cancelled() {
+                return Ok(());
+            }
+            if begin.elapsed() >= self.limit {
+                let limit = self.limit.as_secs_f64();
+                let message = format!("rank {rank} did not come to its end within {limit} s");
+                self.failure = Some(Failure { kind: FailureKind::Late, rank, message });
                 return Ok(());
             }
             sleep.a_while();

@@ -6,9 +6,9 @@ struct Channel {
     __device__ inline I at(I k) const { return start + k / inner * step + k % inner; }
 };
 
-__device__ inline Channel channel_of(i64 channels, i64 inner) {
+__device__ inline Channel channel_of(I block, i64 channels, i64 inner) {
     Channel channel;
-    channel.start = (I)blockIdx.x * (I)inner;
+    channel.start = block * (I)inner;
     channel.inner = (I)inner;
     channel.step = (I)channels * (I)inner;
     return channel;
@@ -17,7 +17,7 @@ __device__ inline Channel channel_of(i64 channels, i64 inner) {
 extern "C" __global__ void batch_norm(
     const T* x, const T* w, const T* b, T* y, A* means, A* variances, i64 count, i64 channels, i64 inner, double eps
 ) {
-    Channel c = channel_of(channels, inner);
+    Channel c = channel_of(blockIdx.x, channels, inner);
     A mean = (A)(ordered_sum((I)count, [&](I k) { return widen(x[c.at(k)]); }) / (double)count);
     double squares = ordered_sum((I)count, [&](I k) {
         A value = widen(x[c.at(k)]) - mean;
@@ -41,7 +41,7 @@ extern "C" __global__ void batch_norm_grad(
     const T* x, const T* w, const A* means, const A* variances, const T* g, T* dx, T* dw, T* db,
     i64 count, i64 channels, i64 inner, double eps
 ) {
-    Channel c = channel_of(channels, inner);
+    Channel c = channel_of(blockIdx.x, channels, inner);
     A mean = means[blockIdx.x];
     A rstd = (A)(1.0 / sqrt((double)variances[blockIdx.x] + eps));
     double total = ordered_sum((I)count, [&](I k) { return widen(g[c.at(k)]); });

@@ -16,8 +16,8 @@ use crate::{
 
 const TEXT: &str = include_str!("conv.cu");
 
-/// Blocks that keep any device busy.
-const BLOCKS: usize = 512;
+/// Tiles that keep any device busy: sums are divided only where there are fewer.
+const TILES: usize = 256;
 
 /// Sums over fewer terms than this are not divided.
 const SEGMENT: usize = 1024;
@@ -65,11 +65,12 @@ impl Sizes {
         self.shape.groups.saturating_mul(self.outputs).saturating_mul(self.terms())
     }
 
-    /// Into how many segments the pixels of all images are divided for the weights' gradient.
+    /// Into how many segments the pixels of all images are divided for the weights' gradient: with their
+    /// sums there are no more than `TILES` tiles.
     fn segments(&self, dtype: DType) -> usize {
         let side = 16 * micro(dtype);
         let tiles = self.outputs.div_ceil(side) * self.terms().div_ceil(side);
-        let wanted = BLOCKS.div_ceil(tiles.saturating_mul(self.shape.groups).max(1));
+        let wanted = TILES / tiles.saturating_mul(self.shape.groups).max(1);
         wanted.min(self.images.saturating_mul(self.pixels()) / SEGMENT).clamp(1, 64)
     }
 

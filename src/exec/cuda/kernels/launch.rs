@@ -60,7 +60,6 @@ impl Kernel {
             function: self.function.into(),
             grid: [limit(x, i32::MAX as usize)?, limit(y, 65_535)?, limit(z, 65_535)?],
             block: [threads, 1, 1],
-            shared_bytes: 0,
             args: self.args,
         }))
     }

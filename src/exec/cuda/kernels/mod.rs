@@ -9,6 +9,7 @@ mod conv;
 mod elementwise;
 mod gather;
 mod launch;
+pub(super) mod merged;
 mod movement;
 mod pool;
 mod product;
@@ -25,10 +26,10 @@ use crate::{
     ir::Type,
     ops::{Op, OpError},
     plan::{self, Access, Plan},
-    schedule::OpId,
+    schedule::{BufferId, OpId},
 };
 
-pub(super) use check::fault;
+pub(super) use check::{fault, same_check};
 
 /// What every source begins with.
 pub(super) const PRELUDE: &str = concat!(include_str!("prelude.cu"), include_str!("math.cu"));
@@ -38,7 +39,10 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
     let kernel = plan.kernels.get(id.0 as usize).ok_or_else(|| internal("the plan runs a missing op"))?;
     match kernel {
         plan::Kernel::Nothing => Ok(Vec::new()),
-        plan::Kernel::Wait { .. } => Ok(wait(plan, id)),
+        // With one rank a collective is over when it starts.
+        plan::Kernel::Wait { operands } => {
+            Ok(place::wait(plan, id, operands)?.map_or_else(Vec::new, |_| vec![Work::Host]))
+        }
         plan::Kernel::Copy { from, to } => commit(plan, from, to),
         plan::Kernel::Elementwise(group) => elementwise::works(plan, id, group),
         plan::Kernel::Node { node, args, results } => {
@@ -48,26 +52,51 @@ pub(super) fn works(plan: &Plan, id: OpId) -> Result<Vec<Work>, OpError> {
             let op = plan.graph.node(*node).op();
             let arg_types: Vec<&Type> = args.iter().map(|a| &a.ty).collect();
             let result_types: Vec<&Type> = results.iter().map(|a| &a.ty).collect();
-            let (needed, planned) =
-                (workspace(op, &arg_types, &result_types), plan.schedule_graph.workspace(id));
-            if needed > planned {
-                return Err(internal(format_args!(
-                    "`{}` needs {needed} bytes of workspace, and {planned} are planned",
-                    op.name()
-                )));
-            }
+            place::check_workspace(plan, id, op, workspace(op, &arg_types, &result_types))?;
             node_works(op, &Call::new(plan, id, args, results)?)
         }
     }
 }
 
-/// The end of a collective. With one rank it is over when it starts.
-fn wait(plan: &Plan, id: OpId) -> Vec<Work> {
-    let done = plan.op_nodes.get(id.0 as usize).filter(|node| (node.0 as usize) < plan.graph.len());
-    match done.map(|&node| plan.graph.node(node)) {
-        Some(node) if matches!(node.op(), Op::CollectiveDone(done) if done.world == 1) => Vec::new(),
-        _ => vec![Work::Host],
+/// What a reduction does that computes its operand as it reads it, instead of the group that makes it.
+pub(super) fn reduced(plan: &Plan, producer: OpId, id: OpId) -> Result<Vec<Work>, OpError> {
+    let kernel = |id: OpId| plan.kernels.get(id.0 as usize);
+    let (Some(plan::Kernel::Elementwise(group)), Some(plan::Kernel::Node { node, args, results })) =
+        (kernel(producer), kernel(id))
+    else {
+        return Err(internal("a reduction of no group"));
+    };
+    match plan.graph.node(*node).op() {
+        Op::Reduce(reduce) => {
+            let reader = elementwise::reader(plan, producer, group)?;
+            reduce::works(&Call::new(plan, id, args, results)?, reduce, Some(&reader))
+        }
+        _ => Err(internal("a group is read by what is no reduction")),
     }
+}
+
+/// What the gradient of a norm does whose dx is only added to `plus`, into `to`; the last of the works is the one
+/// that adds. `None` for other ops, and for a tensor that is not dx.
+pub(super) fn norm_sum(
+    plan: &Plan,
+    id: OpId,
+    dx: BufferId,
+    plus: &Access,
+    to: &Access,
+) -> Result<Option<Vec<Work>>, OpError> {
+    let Some(plan::Kernel::Node { node, args, results }) = plan.kernels.get(id.0 as usize) else {
+        return Ok(None);
+    };
+    let centred = match plan.graph.node(*node).op() {
+        Op::LayerNormGrad(_) => true,
+        Op::RmsNormGrad(_) => false,
+        _ => return Ok(None),
+    };
+    if results.first().is_none_or(|first| first.buffer != dx || first.ty.elements() == 0) {
+        return Ok(None);
+    }
+    let sum = (Tensor::new(plan, plus)?, Tensor::new(plan, to)?);
+    rows::norm_grad(&Call::new(plan, id, args, results)?, centred, Some((&sum.0, &sum.1))).map(Some)
 }
 
 /// A commit to a persistent tensor; nothing to do where the value was planned into it.
@@ -107,7 +136,7 @@ fn node_works(op: &Op, call: &Call) -> Result<Vec<Work>, OpError> {
         Op::Insert(insert) => movement::insert(call, &insert.ranges),
         Op::Gather(_) => gather::gather(call),
         Op::ScatterAdd(scatter) => gather::scatter_add(call, scatter.rows),
-        Op::Reduce(reduce) => reduce::works(call, reduce),
+        Op::Reduce(reduce) => reduce::works(call, reduce, None),
         Op::ArgReduce(reduce) => reduce::arg_works(call, reduce),
         Op::MatMul(_) => product::works(call),
         Op::Softmax(_) => rows::softmax(call, rows::Softmax::Plain),
@@ -117,8 +146,8 @@ fn node_works(op: &Op, call: &Call) -> Result<Vec<Work>, OpError> {
         Op::CrossEntropyGrad(_) => rows::cross_entropy_grad(call),
         Op::LayerNorm(norm) => rows::norm(call, true, norm.eps.as_f64()),
         Op::RmsNorm(norm) => rows::norm(call, false, norm.eps.as_f64()),
-        Op::LayerNormGrad(_) => rows::norm_grad(call, true),
-        Op::RmsNormGrad(_) => rows::norm_grad(call, false),
+        Op::LayerNormGrad(_) => rows::norm_grad(call, true, None),
+        Op::RmsNormGrad(_) => rows::norm_grad(call, false, None),
         Op::BatchNorm(norm) => rows::batch_norm(call, norm.eps.as_f64()),
         Op::BatchNormGrad(norm) => rows::batch_norm_grad(call, norm.eps.as_f64()),
         Op::Conv2d(conv) => conv::forward(call, conv.shape),

@@ -25,9 +25,9 @@ extern "C" __global__ void norm_rows(
 }
 
 // dx = rstd·(ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)) with x̂ = (x − mean)·rstd and ĝ = g·w; RMS norm is without the first
-// mean. dx may lie over x or g.
+// mean. dx may lie over x or g. With PLUS, a dense tensor is added to the rounded result, which may lie over it.
 extern "C" __global__ void norm_grad(
-    const T* x, const T* w, const A* means, const A* rstds, const T* g, T* dx, i64 width
+    const T* x, const T* w, const A* means, const A* rstds, const T* g, const T* plus, T* dx, i64 width
 ) {
     I row = blockIdx.x, columns = (I)width;
     const T* from = x + x_at(row, columns);
@@ -46,7 +46,8 @@ extern "C" __global__ void norm_grad(
     A projection = (A)(along / (double)width);
     for (I k = threadIdx.x; k < columns; k += blockDim.x) {
         A normal = (widen(from[k * X_STRIDE]) - mean) * rstd;
-        to[k] = narrow<T>(rstd * (widen(up[k * G_STRIDE]) * widen(w[k * W_STRIDE]) - average - normal * projection));
+        T value = narrow<T>(rstd * (widen(up[k * G_STRIDE]) * widen(w[k * W_STRIDE]) - average - normal * projection));
+        to[k] = PLUS ? narrow<T>(widen(value) + widen(plus[row * columns + k])) : value;
     }
 }
 

@@ -21,25 +21,33 @@ pub(super) const TILE: &str = include_str!("tile.cu");
 /// Products with more batch axes than can be walked with one stride are made in at most as many parts.
 const PARTS: usize = 64;
 
-/// Products of fewer multiplications than this get no workspace.
-const SMALL: u64 = 1 << 24;
+/// Rows and columns of a tile of the result, as the library makes them.
+const SIDE: u64 = 128;
 
-/// What the library may use at most; more is of no use on any device so far.
-const LARGEST_WORKSPACE: u64 = 32 << 20;
+/// So many tiles keep any device busy: sums are divided among blocks only where there are fewer.
+const TILES: u64 = 128;
 
-/// Bytes beside the operands: for a few sums of each element, where the terms are divided among blocks.
+/// A part of a sum has at least so many terms.
+const TERMS: u64 = 512;
+
+/// Bytes beside the operands: partial sums, where a result has so few tiles that its sums are divided among
+/// blocks. At most those of `TILES` tiles.
 pub(super) fn workspace(args: &[&Type], results: &[&Type]) -> u64 {
     let (&[a, _], &[c]) = (args, results) else { return 0 };
+    let (&[.., inner], &[ref batch @ .., rows, columns]) = (a.shape(), c.shape()) else { return 0 };
     if !c.dtype().is_float() {
         return 0;
     }
-    let inner = a.shape().last().copied().unwrap_or(0) as u64;
-    let elements = c.elements() as u64;
-    if elements.saturating_mul(inner) < SMALL {
-        return 0;
+    let tiles = batch
+        .iter()
+        .map(|&size| size as u64)
+        .chain([rows, columns].map(|size| (size as u64).div_ceil(SIDE)))
+        .fold(1, u64::saturating_mul);
+    let parts = (TILES / tiles.max(1)).min(inner as u64 / TERMS);
+    match parts {
+        0 | 1 => 0,
+        _ => parts * c.elements() as u64 * c.dtype().accumulator().size() as u64,
     }
-    let sums = elements.saturating_mul(c.dtype().accumulator().size() as u64).saturating_mul(4);
-    sums.min(LARGEST_WORKSPACE)
 }
 
 #[derive(Clone, Copy)]
@@ -107,6 +115,8 @@ fn library(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) ->
             a: shifted(a, offsets[0], inner.strides[0]),
             b: shifted(b, offsets[1], inner.strides[1]),
             c: shifted(c_matrix, offsets[2], inner.strides[2]),
+            plus: None,
+            tf32: false,
             workspace: c_matrix.at,
             workspace_bytes: 0,
         })

@@ -1,6 +1,7 @@
 // Reductions, in the tree of the CPU's kernels: the elements are cut into chunks of 1024; element j of a
 // chunk goes to lane j mod 16; the lanes of a chunk are joined by halves, the chunks by a binary tree.
-// T, I, FOLD, NEUTRAL and FINISH are defined before.
+// T, I, FOLD, NEUTRAL and FINISH are defined before. Elements may be computed as they are read: then other
+// parameters stand for x, and FROM makes an x of them.
 
 typedef Wide<T>::type A;
 
@@ -8,7 +9,7 @@ typedef Wide<T>::type A;
 #define LANES 16
 
 // What lane `lane` of chunk `chunk` sums.
-__device__ inline A lane_sum(const T* x, I chunk, u32 lane, I n) {
+template <class X> __device__ inline A lane_sum(X x, I chunk, u32 lane, I n) {
     A sum = NEUTRAL;
     I start = chunk * CHUNK;
     I end = n - start < CHUNK ? n : start + CHUNK;
@@ -30,6 +31,7 @@ __device__ inline void tree(A* values, u32 count, u32 step, u32 place, u32 threa
 
 // One chunk for each output: 16 threads each.
 extern "C" __global__ void reduce_short(const T* x, T* result, i64 outputs, i64 n) {
+    FROM
     __shared__ A lanes[256];
     u32 lane = threadIdx.x % LANES;
     I output = (I)blockIdx.x * 16 + threadIdx.x / LANES;
@@ -45,6 +47,7 @@ extern "C" __global__ void reduce_short(const T* x, T* result, i64 outputs, i64 
 // A block for `span` chunks of one output, 16 chunks at a time; `span` is a power of two of 16 to 4096.
 // With one part for each output, the result; else partial sums.
 extern "C" __global__ void reduce_rows(const T* x, T* result, A* partial, i64 outputs, i64 n, i64 parts, i64 span) {
+    FROM
     __shared__ A lanes[256];
     __shared__ A rounds[256];
     u32 lane = threadIdx.x % LANES, team = threadIdx.x / LANES;
@@ -52,7 +55,7 @@ extern "C" __global__ void reduce_rows(const T* x, T* result, A* partial, i64 ou
     I chunks = ((I)n + CHUNK - 1) / CHUNK;
     I first = part * (I)span;
     I end = chunks - first < (I)span ? chunks : first + (I)span;
-    const T* from = x + kept_at(output);
+    auto from = x + kept_at(output);
     u32 round = 0;
     for (I chunk = first; chunk < end; chunk += 16, ++round) {
         u32 count = end - chunk < 16 ? (u32)(end - chunk) : 16;
@@ -75,6 +78,7 @@ extern "C" __global__ void reduce_rows(const T* x, T* result, A* partial, i64 ou
 
 // 32 outputs beside each other in memory, by 16 lanes; `span` chunks, a power of two of 1 to 16.
 extern "C" __global__ void reduce_columns(const T* x, T* result, A* partial, i64 outputs, i64 n, i64 parts, i64 span) {
+    FROM
     __shared__ A lanes[LANES * 32];
     __shared__ A rounds[16 * 32];
     u32 column = threadIdx.x % 32, lane = threadIdx.x / 32;
@@ -84,7 +88,7 @@ extern "C" __global__ void reduce_columns(const T* x, T* result, A* partial, i64
     I chunks = ((I)n + CHUNK - 1) / CHUNK;
     I first = part * (I)span;
     I end = chunks - first < (I)span ? chunks : first + (I)span;
-    const T* from = x + (output < (I)outputs ? kept_at(output) : 0);
+    auto from = x + (output < (I)outputs ? kept_at(output) : 0);
     u32 round = 0;
     for (I chunk = first; chunk < end; ++chunk, ++round) {
         lanes[threadIdx.x] = output < (I)outputs ? lane_sum(from, chunk, lane, (I)n) : NEUTRAL;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Kernel, OpError, Tensor, Work,
     call::Call,
+    elementwise::Reader,
     launch::{THREADS, element, index_type, locate, with_types},
 };
 use crate::{
@@ -71,7 +72,8 @@ pub(super) fn workspace(args: &[&Type], results: &[&Type]) -> u64 {
     of(true).max(of(false))
 }
 
-pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> {
+/// The works; with a `reader`, operand 0 is not in memory, but computed as it is read.
+pub(super) fn works(call: &Call, reduce: &Reduce, reader: Option<&Reader>) -> Result<Vec<Work>, OpError> {
     let (x, y) = (call.arg(0)?, call.result(0)?);
     let outputs = y.elements();
     if outputs == 0 {
@@ -79,16 +81,24 @@ pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> 
     }
     let (kept, over) = (walk(x, &reduce.axes, false), walk(x, &reduce.axes, true));
     let n = over.count();
-    let source = source(x, reduce, &kept, &over);
+    let source = source(x, reduce, &kept, &over, reader);
+    let operand = match reader {
+        Some(reader) => reader.args.clone(),
+        None => vec![x.into()],
+    };
     let in_rows = over.axes.last().is_none_or(|axis| axis.strides == [1]);
     let columns = kept.axes.last().is_some_and(|axis| axis.strides == [1] && axis.size >= 8) && !in_rows;
     // Of nothing, the other kernels have no chunk to begin with.
     if n == 0 || n <= CHUNK && !columns {
-        let kernel = Kernel::new(source, "reduce_short").arg(x).arg(y).sizes([outputs, n]);
+        let kernel = Kernel::new(source, "reduce_short").args(operand).arg(y).sizes([outputs, n]);
         return Ok(vec![kernel.blocks(outputs.div_ceil(16), 1, 1, THREADS)?]);
     }
     let cut = Cut::new(columns, outputs, n);
-    let partial = call.workspace(cut.partial_bytes(outputs, x.dtype()))?;
+    // Without parts, a place that is not used: others need not wait for the workspace then.
+    let partial = match cut.parts {
+        1 => y.address(),
+        _ => call.workspace(cut.partial_bytes(outputs, x.dtype()))?,
+    };
     let (function, blocks, threads) = if columns {
         ("reduce_columns", outputs.div_ceil(32).saturating_mul(cut.parts), 512)
     } else {
@@ -97,7 +107,7 @@ pub(super) fn works(call: &Call, reduce: &Reduce) -> Result<Vec<Work>, OpError> 
     let source: Arc<str> = source.into();
     let mut works = vec![
         Kernel::new(source.clone(), function)
-            .arg(x)
+            .args(operand)
             .arg(y)
             .arg(partial)
             .sizes([outputs, n, cut.parts, cut.span])
@@ -123,7 +133,7 @@ fn located(name: &str, walk: &Walk<1>) -> String {
     locate(name, &sizes, &strides)
 }
 
-fn source(x: &Tensor, reduce: &Reduce, kept: &Walk<1>, over: &Walk<1>) -> String {
+fn source(x: &Tensor, reduce: &Reduce, kept: &Walk<1>, over: &Walk<1>, reader: Option<&Reader>) -> String {
     let dtype = x.dtype();
     let is_float = dtype.is_float();
     let (fold, neutral) = match (reduce.kind, is_float) {
@@ -142,15 +152,27 @@ fn source(x: &Tensor, reduce: &Reduce, kept: &Walk<1>, over: &Walk<1>) -> String
         ReduceKind::Sum | ReduceKind::Max | ReduceKind::Min | ReduceKind::Prod => "(a)",
     };
     let n = over.count();
-    let index = index_type(x.reach().max(x.elements()).max(n.saturating_add(CHUNK)));
-    let mut text = if is_float { String::new() } else { WHOLE.to_owned() };
+    let read = reader.map_or(0, |reader| reader.reach);
+    let index = index_type(x.reach().max(x.elements()).max(n.saturating_add(CHUNK)).max(read));
+    let uses_whole = !is_float || reader.is_some_and(|reader| reader.uses_whole);
+    let mut text = if uses_whole { WHOLE.to_owned() } else { String::new() };
     text += &format!("#define FOLD(a, b) {fold}\n#define NEUTRAL {neutral}\n#define FINISH(a) {finish}\n");
     if reduce.kind == ReduceKind::Mean {
         text += &format!("#define n_of_mean {n}ull\n");
     }
     text += &located("kept_at", kept);
     text += &located("over_at", over);
-    text += TEXT;
+    match reader {
+        Some(reader) => {
+            text += &reader.text;
+            text += &format!("#define FROM {}\n", reader.made);
+            text += &TEXT.replace("const T* x, ", &reader.parameters);
+        }
+        None => {
+            text += "#define FROM\n";
+            text += TEXT;
+        }
+    }
     with_types(&[("T", element(dtype)), ("I", index)], &text)
 }
 

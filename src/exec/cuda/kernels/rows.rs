@@ -193,6 +193,7 @@ pub(super) fn norm(call: &Call, centred: bool, eps: f64) -> Result<Vec<Work>, Op
     }
     let source = Source::new(y.dtype())
         .define("CENTRED", if centred { "1" } else { "0" })
+        .define("PLUS", "0")
         .rows("x", x)
         .rows("y", y)
         .rows("g", y)
@@ -221,7 +222,13 @@ pub(super) fn norm_grad_workspace(args: &[&Type], sums: u64) -> u64 {
     elements.saturating_mul(x.dtype().accumulator().size() as u64)
 }
 
-pub(super) fn norm_grad(call: &Call, centred: bool) -> Result<Vec<Work>, OpError> {
+/// What a norm's gradient does; with `sum`, dx is added to its first tensor, and only the sum is stored, in the
+/// second: by the last of the works.
+pub(super) fn norm_grad(
+    call: &Call,
+    centred: bool,
+    sum: Option<(&Tensor, &Tensor)>,
+) -> Result<Vec<Work>, OpError> {
     let (x, w, mean) = (call.arg(0)?, call.arg(1)?, call.arg(2)?);
     let (rstd, g) = if centred { (call.arg(3)?, call.arg(4)?) } else { (mean, call.arg(3)?) };
     let (dx, dw) = (call.result(0)?, call.result(1)?);
@@ -230,8 +237,10 @@ pub(super) fn norm_grad(call: &Call, centred: bool) -> Result<Vec<Work>, OpError
     if columns == 0 {
         return Ok(Vec::new());
     }
+    let (plus, to) = sum.unwrap_or((dx, dx));
     let source = Source::new(dx.dtype())
         .define("CENTRED", if centred { "1" } else { "0" })
+        .define("PLUS", if sum.is_some() { "1" } else { "0" })
         .rows("x", x)
         .rows("y", dx)
         .rows("g", g)
@@ -260,7 +269,7 @@ pub(super) fn norm_grad(call: &Call, centred: bool) -> Result<Vec<Work>, OpError
             .for_each(columns, 128)?,
     ];
     if rows > 0 {
-        let kernel = Kernel::new(source, "norm_grad").args([x, w, mean, rstd, g, dx]).size(columns);
+        let kernel = Kernel::new(source, "norm_grad").args([x, w, mean, rstd, g, plus, to]).size(columns);
         works.push(kernel.blocks(rows, 1, 1, threads(columns))?);
     }
     Ok(works)

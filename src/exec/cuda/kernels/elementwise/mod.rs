@@ -51,6 +51,59 @@ pub(super) fn works(plan: &Plan, id: OpId, group: &Elementwise) -> Result<Vec<Wo
     Ok(vec![kernel.for_each(threads, THREADS)?])
 }
 
+/// A group whose only result is computed where it is read, for a kernel that reads each element once.
+pub(super) struct Reader {
+    /// The structure `Elements`, which is read like memory: `x[k]`, `x + k`.
+    pub text: String,
+    /// The parameters that stand for those of the memory, each with a comma behind it.
+    pub parameters: String,
+    pub args: Vec<Arg>,
+    /// What makes an `Elements x` of them.
+    pub made: String,
+    /// The largest number of elements that an index of an input reaches.
+    pub reach: usize,
+    pub uses_whole: bool,
+}
+
+/// A group as a reader; the kernel has defined the type of indices.
+pub(super) fn reader(plan: &Plan, id: OpId, group: &Elementwise) -> Result<Reader, OpError> {
+    let outputs: Vec<_> = group.outputs.iter().map(|(_, access)| access.clone()).collect();
+    let call = Call::new(plan, id, &group.inputs, &outputs)?;
+    check(group)?;
+    let mut generator = Generator::new(group, &call);
+    generator.packed = false;
+    generator.body()?;
+    let ([output], []) = (&*call.results, &*generator.keys) else {
+        return Err(internal("a group is read that is not one result"));
+    };
+    let (mut fields, mut parameters, mut names) = (String::new(), String::new(), String::new());
+    for (k, input) in call.args.iter().enumerate() {
+        let ty = element(input.dtype());
+        // Writing to a string cannot fail.
+        let _ = writeln!(fields, "    const {ty}* in{k};");
+        let _ = write!(parameters, "const {ty}* in{k}, ");
+        let _ = write!(names, "in{k}, ");
+    }
+    let ty = element(output.dtype());
+    let text = format!(
+        "struct Elements {{\n{fields}    const double* page;\n    I first;\n    \
+         __device__ inline Elements operator+(I by) const {{ Elements x = *this; x.first += by; return x; }}\n    \
+         __device__ inline {ty} operator[](I k) const {{\n    I e0 = first + k;\n{}{}    return s0;\n    }}\n}};\n",
+        generator.before, generator.inside
+    );
+    parameters.push_str("const double* page, ");
+    let mut args: Vec<Arg> = call.args.iter().map(Arg::from).collect();
+    args.push(Arg::Page);
+    Ok(Reader {
+        text,
+        parameters,
+        args,
+        made: format!("const Elements x = {{{names}page, 0}};"),
+        reach: call.args.iter().map(Tensor::reach).max().unwrap_or(0),
+        uses_whole: generator.uses_whole,
+    })
+}
+
 /// What the generator relies on.
 fn check(group: &Elementwise) -> Result<(), OpError> {
     let fits = |access: &Access| {
@@ -112,7 +165,7 @@ impl<'a> Generator<'a> {
         let mut text = format!("typedef {} I;\n", index_type(reach));
         text.push_str("extern \"C\" __global__ void elementwise(");
         for (k, input) in self.call.args.iter().enumerate() {
-            let _ = write!(text, "const {}* i{k}, ", element(input.dtype()));
+            let _ = write!(text, "const {}* in{k}, ", element(input.dtype()));
         }
         for (k, output) in self.call.results.iter().enumerate() {
             let _ = write!(text, "{}* o{k}, ", element(output.dtype()));
@@ -204,9 +257,9 @@ impl<'a> Generator<'a> {
             let ty = element(input.dtype());
             let _ = match (self.packed, self.inner_stride(k)) {
                 (true, 1) => {
-                    writeln!(self.before, "    Pack<{ty}> a{k} = *(const Pack<{ty}>*)(i{k} + at{k});")
+                    writeln!(self.before, "    Pack<{ty}> a{k} = *(const Pack<{ty}>*)(in{k} + at{k});")
                 }
-                (true, _) => writeln!(self.before, "    {ty} a{k} = i{k}[at{k}];"),
+                (true, _) => writeln!(self.before, "    {ty} a{k} = in{k}[at{k}];"),
                 (false, _) => Ok(()),
             };
         }

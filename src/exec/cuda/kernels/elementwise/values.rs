@@ -48,7 +48,7 @@ impl Generator<'_> {
                 match (self.packed, self.inner_stride(k)) {
                     (true, 1) => format!("widen(a{k}.v[v])"),
                     (true, _) => format!("widen(a{k})"),
-                    (false, _) => format!("widen(i{k}[at{k}])"),
+                    (false, _) => format!("widen(in{k}[at{k}])"),
                 }
             }
             Instr::Const(value) => constant(dtype, value),
