@@ -64,6 +64,8 @@ pub mod script;
 pub mod source;
 #[doc(hidden)]
 pub mod syntax;
+#[doc(hidden)]
+pub mod terminal;
 
 pub use diagnostic::Error;
 pub use engine::{CompileOptions, Device, Engine, Limits, Program, Session, Source, Value};

@@ -39,6 +39,57 @@ fn fixes_are_written_and_the_peak_is_the_one_that_was_promised() {
     }
 }
 
+/// However the text is written: what is not changed stays as it is, byte for byte.
+#[test]
+fn line_ends_tabs_comments_and_the_end_of_the_file_stay() {
+    type Form = (&'static str, fn(&str) -> String);
+    let forms: [Form; 4] = [
+        ("crlf", |text| text.replace('\n', "\r\n")),
+        ("comments", |text| {
+            let lines = text.lines().map(|l| l.replacen("  ", "\t", 1) + "  # größer — 層 é\n");
+            lines.collect()
+        }),
+        ("no-end", |text| text.trim_end().to_owned()),
+        ("mark", |text| format!("\u{feff}{text}")),
+    ];
+    let folder = Folder::new("forms");
+    for code in ["TG0303", "TG0309", "TG0312", "TG0316", "TG0321", "in_place", "pair"] {
+        for (form, write) in forms {
+            let name = format!("{code}-{form}.tg");
+            let before = write(&example(code));
+            folder.file(&name, &before);
+            let fixed = folder.tg(&["fix", &name]);
+            assert_eq!(fixed.code, Some(0), "{name}: {}", fixed.err);
+            let after = folder.text(&name);
+            assert_ne!(after, before, "{name}");
+            assert!(
+                fixed.err.contains(&format!("({} bytes)", peak(&folder, &name))),
+                "{name}: {}",
+                fixed.err
+            );
+            let count = |text: &str, what: &str| text.matches(what).count();
+            if form == "crlf" {
+                assert_eq!(count(&after, "\n"), count(&after, "\r\n"), "{name}: {after:?}");
+            }
+            assert_eq!(count(&after, "# größer"), count(&before, "# größer"), "{name}: {after}");
+            assert_eq!(after.ends_with('\n'), before.ends_with('\n'), "{name}: {after:?}");
+            assert_eq!(after.starts_with('\u{feff}'), before.starts_with('\u{feff}'), "{name}");
+        }
+    }
+}
+
+/// A line that moves takes its comment along; the comment of a line that goes stays where that was.
+#[test]
+fn comments_follow_their_lines() {
+    let folder = Folder::new("comments");
+    let text = example("in_place").replace("release b", "release b  # one").replace("sum(a)", "sum(a) # two");
+    folder.file("a.tg", &text);
+    assert_eq!(folder.tg(&["fix", "a.tg"]).code, Some(0));
+    let fixed = folder.text("a.tg");
+    assert!(fixed.contains("  let c = sum(a) # two\n  let b = softmax(a)\n"), "{fixed}");
+    assert!(fixed.contains("  let s = sum(b * x)\n  # one\n  return s + c\n"), "{fixed}");
+}
+
 /// What stands beside the text stays as it was: who may read the file, and that it is a link.
 #[cfg(unix)]
 #[test]

@@ -102,6 +102,96 @@ fn what_follows_from_a_reported_fault_is_not_reported() {
 }
 
 #[test]
+fn all_that_is_wrong_with_a_statement_is_told_at_once() {
+    let text = "use nn
+use optim
+let net = nn.Linear(4, 4)
+fn two(a, b) = a + b
+step a(x: f32[2, 4], y: f32[3]) {
+  let l = mean(x + y) + mean(net(y)) * one
+  return l, other, x @ y
+}
+step b(x: f32[2, 4]) {
+  minimize mean(net(x)) + more over net with optim.sgd(lrr: 0.1)
+  return missing(x[0..low, high], 1 / 2)
+}
+step c(x: f32[2, 4]) { return where(x > aa, bb, max(x, axis: 7)) }
+let w = two(uu, vv) + two(1, 2, 3, d: 4)
+let m = nn.Linear(4, wide, biass: true)
+let o = optim.adam(nets, lr: rate)
+print(\"{first} {second}\")
+";
+    let checked = check(text);
+    let found: Vec<String> = checked
+        .diagnostics
+        .iter()
+        .map(|d| format!("{} {}", checked.sources.start(d.primary.span).line, d.message))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "6 `+` cannot broadcast f32[2, 4] with f32[3]: axis 1 on the left is 4, axis 0 on the right is 3",
+            "6 `@` of f32[3] and f32[4, 4]: axis 0 on the left is 3, axis 0 on the right is 4",
+            "6 unknown name `one`",
+            "7 unknown name `other`",
+            "7 `@` of f32[2, 4] and f32[3]: axis 1 on the left is 4, axis 0 on the right is 3",
+            "10 unknown name `more`",
+            "10 `sgd` has no parameter `lrr`",
+            "11 unknown name `missing`",
+            "11 unknown name `low`",
+            "11 unknown name `high`",
+            "11 `/` of the whole numbers `1` and `2`",
+            "13 unknown name `aa`",
+            "13 unknown name `bb`",
+            "13 `max`: axis 7 is out of range for f32[2, 4]",
+            "14 unknown name `uu`",
+            "14 unknown name `vv`",
+            "14 `two` takes 2 arguments, got 3",
+            "14 `two` has no parameter `d`",
+            "15 unknown name `wide`",
+            "15 `Linear` has no parameter `biass`",
+            "16 unknown name `nets`",
+            "16 unknown name `rate`",
+            "17 unknown name `first`",
+            "17 unknown name `second`",
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_said_of_what_a_failed_value_is_used_for() {
+    let error = only(
+        "use nn
+let x = undefined_name
+let y = x + 1
+let z = [x, y, 3]
+fn f(a) = a * 2
+print(z[0] + 1, len(z), z, f(x), f(f(y)), x.shape, x[0], \"{x} is\")
+let net = nn.Linear(x, 4)
+step s(v: f32[2, 4]) { return net(v) }
+let r = s(ones([2, 4]))
+for k in z { print(k) }
+let t = (x, 1)
+let q = if x > 1 { 2 } else { 3 }
+let g = f32(x)
+print(q, t, g, r)
+",
+    );
+    assert_eq!(error.message, "unknown name `undefined_name`");
+}
+
+#[test]
+fn a_session_joins_what_belongs_together_like_a_file() {
+    let text = "step f(x: f32[4]) {\n  let a = exp(xx)\n  let b = tanh(xx) + xx\n  return a + b, yy\n}\nf(ones([4]))";
+    let mut session = Engine::new().session();
+    let error = session.eval(text).expect_err("unknown names");
+    let found: Vec<&str> = error.diagnostics().iter().map(|d| d.message.as_str()).collect();
+    assert_eq!(found, ["unknown name `xx`", "unknown name `yy`"]);
+    assert_eq!(error.diagnostics()[0].secondary.iter().filter(|l| l.is_again()).count(), 2);
+    assert_eq!(messages(&check(text)), ["TG0201 unknown name `xx`", "TG0201 unknown name `yy`"]);
+}
+
+#[test]
 fn different_faults_stay_apart() {
     let checked = check("let a = xx + 1\nlet b = yy + 1\nlet c = (1\nlet d = 7 / 2\nlet e = 9 / 2\n");
     let found = messages(&checked);

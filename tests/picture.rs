@@ -169,10 +169,17 @@ fn a_narrow_window_has_all_parts_below_each_other() {
         let (html, _) = small();
         browser.resize(480, 900);
         browser.open(&html);
-        let tops = "['curve', 'legend', 'map', 'time', 'details', 'list'].map((id) => { const box = document.getElementById(id).getBoundingClientRect(); return [box.top, box.bottom]; })";
+        let tops = "['curve', 'legend', 'address', 'map', 'time', 'details', 'list'].map((id) => { const box = document.getElementById(id).getBoundingClientRect(); return [box.top, box.bottom]; })";
         let boxes: Vec<(f64, f64)> = serde_json::from_value(browser.eval(tops)).unwrap();
         for pair in boxes.windows(2) {
             assert!(pair[0].1 <= pair[1].0 + 0.5, "{boxes:?}");
+        }
+        // Nor in a low one, where the legend takes two lines.
+        for (width, height) in [(1000, 500), (820, 300)] {
+            browser.resize(width, height);
+            let boxes: Vec<(f64, f64)> =
+                serde_json::from_value(browser.eval(&tops.replace(", 'details', 'list'", ""))).unwrap();
+            assert!(boxes.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 0.5), "{width}x{height}: {boxes:?}");
         }
     });
 }

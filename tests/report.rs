@@ -9,7 +9,7 @@ use std::{fs, path::Path};
 use tg::{
     diagnostic::{Code, Diagnostic, Edit, Savings, Severity},
     engine::{CompileOptions, Engine, Source},
-    report::{self, Format, Style},
+    report::{self, Bytes, Format, Style},
     source::{FileId, SourceMap, Span},
 };
 
@@ -431,8 +431,13 @@ step other(x: f32[8]) { return x * 2.0 }
         let sum = |e: &serde_json::Value| -> u64 {
             e["args"].as_object().unwrap().values().map(|v| v.as_u64().unwrap()).sum()
         };
-        let counters = of("C");
+        let counter = |name: &str| -> Vec<&serde_json::Value> {
+            of("C").into_iter().filter(|e| e["name"] == name).collect()
+        };
+        let (counters, all) = (counter("by kind (bytes)"), counter("alive (bytes)"));
         assert_eq!(counters.len(), plan.instructions.len());
+        let totals = |events: &[&serde_json::Value]| events.iter().map(|e| sum(e)).collect::<Vec<_>>();
+        assert_eq!(totals(&counters), totals(&all));
         let peak = counters.iter().map(|e| sum(e)).max().unwrap();
         assert_eq!(peak, plan.persistent_bytes + plan.schedule.live_peak_bytes);
         let last = counters.last().unwrap();
@@ -448,7 +453,25 @@ step other(x: f32[8]) { return x * 2.0 }
         let ops = of("X");
         assert_eq!(ops.len(), plan.schedule.order.len());
         assert!(ops.windows(2).all(|w| w[0]["ts"].as_u64() < w[1]["ts"].as_u64()));
-        assert_eq!(ops.len() + of("i").len(), plan.instructions.len());
-        assert_eq!(of("M")[0]["args"]["name"], format!("step {}", plan.name));
+        let (frees, marks): (Vec<_>, Vec<_>) = of("i").into_iter().partition(|e| e["cat"] == "free");
+        assert_eq!(ops.len() + frees.len(), plan.instructions.len());
+        let [most] = marks.as_slice() else { panic!("{marks:?}") };
+        assert_eq!(most["name"], format!("most alive: {}", Bytes(peak)));
+        assert_eq!(all[most["ts"].as_u64().unwrap() as usize]["args"]["all"], peak);
+        // What a viewer asks of the format: one slice of a row ends before the next begins, counters and
+        // marks come in the order of time, and every row has a name.
+        let end = |e: &serde_json::Value| e["ts"].as_u64().unwrap() + e["dur"].as_u64().unwrap();
+        assert!(ops.windows(2).all(|w| end(w[0]) <= w[1]["ts"].as_u64().unwrap()));
+        for row in [&counters, &all, &frees] {
+            assert!(row.windows(2).all(|w| w[0]["ts"].as_u64() <= w[1]["ts"].as_u64()));
+        }
+        let name = |what: &str, row: u64| {
+            let found = of("M").into_iter().find(|e| e["name"] == what && e["tid"] == row);
+            found.unwrap_or_else(|| panic!("{what} {row}"))["args"]["name"].clone()
+        };
+        assert_eq!(name("process_name", 0), format!("step {}", plan.name));
+        assert_eq!((name("thread_name", 1), name("thread_name", 2)), ("ops".into(), "frees".into()));
+        assert!(ops.iter().all(|e| e["tid"] == 1) && frees.iter().all(|e| e["tid"] == 2));
+        assert!(events.iter().all(|e| e["name"].as_str().is_some_and(|n| !n.is_empty())));
     }
 }

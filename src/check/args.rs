@@ -20,6 +20,13 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether an argument failed, and stands here as [`Value::Poison`] so that the others can be
+    /// judged.
+    pub fn has_failed(&self) -> bool {
+        let named = self.named.iter().map(|(_, value, _)| value);
+        self.positional.iter().map(|(value, _)| value).chain(named).any(|v| matches!(v, Value::Poison))
+    }
+
     pub fn one(value: Value, span: Span) -> Args {
         Args { positional: vec![(value, span)], named: Vec::new() }
     }
@@ -46,39 +53,32 @@ impl Evaluator {
         option_word(&cx.ast, arg).filter(|word| cx.scope.get(word).is_none()).cloned().map(Value::Str)
     }
 
+    /// The arguments of a call. One that fails does not hide what is wrong with the others: see
+    /// [`Args::has_failed`].
     pub(super) fn args(&mut self, cx: &Cx, args: &[Arg]) -> Eval<Args> {
         let mut evaluated = Args::default();
-        // One argument that fails does not hide what is wrong with the others.
-        let mut failed = None;
+        let mut misplaced = None;
         for arg in args {
             let span = cx.ast.expr(arg.value).span;
             let value = match self.word_option(cx, arg) {
                 Some(word) => Ok(word),
                 None => self.expr(cx, arg.value),
             };
-            match value {
-                Ok(value) => match &arg.name {
-                    Some(name) => evaluated.named.push((name.clone(), value, span)),
-                    None if !evaluated.named.is_empty() => {
-                        failed = Some(self.error(
-                            codes::ARGUMENTS,
-                            span,
-                            "an argument without a name after named ones",
-                        ));
-                    }
-                    None => evaluated.positional.push((value, span)),
-                },
-                Err(Halt::Reported) => failed = Some(Halt::Reported),
-                Err(halt) => return Err(halt),
+            let value = self.part(value)?.unwrap_or(Value::Poison);
+            match &arg.name {
+                Some(name) => evaluated.named.push((name.clone(), value, span)),
+                None if !evaluated.named.is_empty() => {
+                    let message = "an argument without a name after named ones";
+                    misplaced = Some(self.error(codes::ARGUMENTS, span, message));
+                }
+                None => evaluated.positional.push((value, span)),
             }
         }
-        match failed {
-            Some(halt) => Err(halt),
-            None => Ok(evaluated),
-        }
+        misplaced.map_or(Ok(evaluated), Err)
     }
 
-    /// Sorts arguments by parameter; `None` where one is left out and need not be given.
+    /// Sorts arguments by parameter; `None` where one is left out and need not be given. All that is
+    /// wrong with their names and their number is reported.
     pub(super) fn bind_args(
         &mut self,
         title: &str,
@@ -87,18 +87,13 @@ impl Evaluator {
         span: Span,
     ) -> Eval<Vec<Option<(Value, Span)>>> {
         let mut bound: Vec<Option<(Value, Span)>> = params.iter().map(|_| None).collect();
+        let mut faults: Vec<Diagnostic> = Vec::new();
         if args.positional.len() > params.len() {
             let (takes, got) = (params.len(), args.positional.len());
             let s = if takes == 1 { "" } else { "s" };
             let extra = args.positional.get(takes).map_or(span, |(_, s)| *s);
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::ARGUMENTS,
-                    extra,
-                    format!("`{title}` takes {takes} argument{s}, got {got}"),
-                )
-                .note(signature(title, params)),
-            ));
+            let message = format!("`{title}` takes {takes} argument{s}, got {got}");
+            faults.push(Diagnostic::error(codes::ARGUMENTS, extra, message));
         }
         for (slot, arg) in bound.iter_mut().zip(args.positional) {
             *slot = Some(arg);
@@ -107,12 +102,11 @@ impl Evaluator {
             let position = params.iter().position(|p| p.name == &*name.name);
             match position.and_then(|p| bound.get_mut(p)) {
                 Some(slot @ None) => *slot = Some((value, at)),
+                // Of arguments that are too many nobody knows which was meant.
+                Some(Some(_)) if !faults.is_empty() => {}
                 Some(Some(_)) => {
-                    return Err(self.error(
-                        codes::ARGUMENTS,
-                        name.span,
-                        format!("`{title}` got `{}` twice", name.name),
-                    ));
+                    let message = format!("`{title}` got `{}` twice", name.name);
+                    return Err(self.error(codes::ARGUMENTS, name.span, message));
                 }
                 None => {
                     let message = format!("`{title}` has no parameter `{}`", name.name);
@@ -124,9 +118,16 @@ impl Evaluator {
                             diagnostic.help.extend(foreign_argument(&name.name, has));
                         }
                     }
-                    return Err(self.report(diagnostic.note(signature(title, params))));
+                    faults.push(diagnostic);
                 }
             }
+        }
+        // What is missing may be what has a wrong name.
+        if !faults.is_empty() {
+            for (k, fault) in faults.into_iter().enumerate() {
+                self.report(if k == 0 { fault.note(signature(title, params)) } else { fault });
+            }
+            return Err(Halt::Reported);
         }
         let missing: Vec<&ParamName<'_>> =
             params.iter().zip(&bound).filter(|(p, b)| p.required && b.is_none()).map(|(p, _)| p).collect();

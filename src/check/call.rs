@@ -23,6 +23,9 @@ impl Evaluator {
         // Arguments are looked at even where the callee is unknown: both may be wrong.
         let args = self.args(cx, args);
         let (function, args) = (function?, args?);
+        if args.has_failed() && !judges_arguments(&function) {
+            return Err(Halt::Reported);
+        }
         if let (Value::Int(_), ExprKind::Field(_, field)) = (&function, &cx.ast.expr(callee).kind)
             && &*field.name == "size"
         {
@@ -188,9 +191,16 @@ impl Evaluator {
                 let per_step = !matches!(frame.kind, super::frame::FrameKind::Init);
                 values.push(TensorArg::Key { key, per_step });
             }
+            let mut failed = false;
             for (param, bound) in function.params.iter().zip(bound) {
                 values.push(match bound {
-                    Some((value, at)) => ev.tensor_arg(function, param, &value, at)?,
+                    Some((value, at)) => {
+                        let arg = ev.tensor_arg(function, param, &value, at);
+                        ev.part(arg)?.unwrap_or_else(|| {
+                            failed = true;
+                            TensorArg::None
+                        })
+                    }
                     None => match (param.name, &declared, param.default) {
                         ("shape", Some(ty), _) => {
                             TensorArg::Ints(ty.shape().iter().map(|&d| d as i64).collect())
@@ -200,6 +210,9 @@ impl Evaluator {
                         _ => TensorArg::None,
                     },
                 });
+            }
+            if failed {
+                return Err(Halt::Reported);
             }
             if tensor::is_collective(function) {
                 values.push(TensorArg::World(ev.settings.world));
@@ -259,6 +272,9 @@ impl Evaluator {
         value: &Value,
         span: Span,
     ) -> Eval<TensorArg> {
+        if matches!(value, Value::Poison) {
+            return Err(Halt::Reported);
+        }
         let converted = match param.kind {
             Kind::Tensor | Kind::OptionalTensor => self.operand(value, span)?.map(TensorArg::Operand),
             Kind::Tensors => match value {
@@ -356,6 +372,19 @@ impl Evaluator {
             _ => {}
         }
         self.report(diagnostic)
+    }
+}
+
+/// Whether what is called judges its arguments one by one, so that it may be given some that failed.
+fn judges_arguments(callee: &Value) -> bool {
+    match callee {
+        Value::Model(model) => {
+            model.scope.get("forward").is_some_and(|b| matches!(b.value, Value::Function(_)))
+        }
+        _ => matches!(
+            callee,
+            Value::Function(_) | Value::TensorFunction(_) | Value::ModelDef(_) | Value::OptimizerDef(_)
+        ),
     }
 }
 

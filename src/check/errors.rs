@@ -74,6 +74,16 @@ impl Evaluator {
         }
     }
 
+    /// The value of one part of a statement; `None` where it failed, and the other parts are to be
+    /// judged all the same.
+    pub(super) fn part<T>(&self, result: Eval<T>) -> Eval<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(Halt::Reported) if !self.stops_at_errors() => Ok(None),
+            Err(halt) => Err(halt),
+        }
+    }
+
     pub(super) fn error(&mut self, code: Code, span: Span, message: impl Into<String>) -> Halt {
         self.report(Diagnostic::error(code, span, message))
     }

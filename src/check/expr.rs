@@ -76,17 +76,13 @@ impl Evaluator {
     }
 
     /// Expressions in order. One that fails does not hide what is wrong with the others.
-    fn exprs(&mut self, cx: &Cx, items: &[ExprId]) -> Eval<Vec<Value>> {
+    pub(super) fn exprs(&mut self, cx: &Cx, items: &[ExprId]) -> Eval<Vec<Value>> {
         let mut values = Vec::with_capacity(items.len());
-        let mut failed = None;
         for &item in items {
-            match self.expr(cx, item) {
-                Ok(value) => values.push(value),
-                Err(Halt::Reported) if !self.stops_at_errors() => failed = Some(Halt::Reported),
-                Err(halt) => return Err(halt),
-            }
+            let value = self.expr(cx, item);
+            values.extend(self.part(value)?);
         }
-        failed.map_or(Ok(values), Err)
+        if values.len() < items.len() { Err(Halt::Reported) } else { Ok(values) }
     }
 
     /// A block with a scope of its own, through which assignments pass.
@@ -173,10 +169,8 @@ impl Evaluator {
     }
 
     fn range(&mut self, cx: &Cx, low: Option<ExprId>, high: Option<ExprId>, span: Span) -> Eval {
-        let (low, low_known) = match low {
-            Some(low) => self.int_expr(cx, low)?,
-            None => (0, true),
-        };
+        let low = low.map_or(Ok((0, true)), |low| self.int_expr(cx, low));
+        let low = self.part(low)?;
         let Some(high_expr) = high else {
             return Err(self.report(
                 Diagnostic::error(codes::TYPE_MISMATCH, span, "a range without an end")
@@ -184,6 +178,7 @@ impl Evaluator {
             ));
         };
         let (high, high_known) = self.int_expr(cx, high_expr)?;
+        let Some((low, low_known)) = low else { return Err(Halt::Reported) };
         Ok(Value::Range(Range { low, high, step: 1, known: low_known && high_known }))
     }
 

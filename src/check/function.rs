@@ -8,7 +8,7 @@ use super::{
     errors::{Eval, Halt},
     frame::stable_hash,
     scope::ScopeKind,
-    value::{Cx, Function},
+    value::{Cx, Function, Value},
 };
 use crate::{
     ir::Origin,
@@ -101,6 +101,7 @@ impl Evaluator {
             .map(|p| ParamName { name: &p.name.name, required: p.default.is_none(), span: Some(p.name.span) })
             .collect();
         let bound = self.bind_args(title, &names, args, span)?;
+        let mut failed = false;
         for (param, bound) in params.iter().zip(&bound) {
             if let (Some(ty), Some((value, _))) = (&param.ty, bound) {
                 self.bind_dims(&cx.scope, &cx.ast, ty, value);
@@ -113,14 +114,16 @@ impl Evaluator {
                 (None, None) => continue,
             };
             let value = match &param.ty {
-                Some(ty) => {
+                Some(ty) if !matches!(value, Value::Poison) => {
                     let what = format!("`{}` of `{title}`", param.name.name);
-                    self.check_type(cx, ty, value, &what, at)?
+                    let checked = self.check_type(cx, ty, value, &what, at);
+                    self.part(checked)?.unwrap_or(Value::Poison)
                 }
-                None => value,
+                _ => value,
             };
+            failed |= matches!(value, Value::Poison);
             cx.scope.declare(&param.name.name, value, param.name.span);
         }
-        Ok(())
+        if failed { Err(Halt::Reported) } else { Ok(()) }
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     Evaluator,
     args::Args,
-    errors::Eval,
+    errors::{Eval, Halt},
     tensor::{self, Index, Operand},
     value::{Cx, Unknown, Value},
 };
@@ -51,7 +51,7 @@ impl Evaluator {
                         }
                         let position = self.list_position(index, list.len(), at_span)?;
                         match list.get(position) {
-                            Some(Value::Poison) => Err(super::Halt::Reported),
+                            Some(Value::Poison) => Err(Halt::Reported),
                             Some(item) => Ok(item.clone()),
                             None => Ok(Value::Unknown(Unknown::Any)),
                         }
@@ -148,6 +148,20 @@ impl Evaluator {
         }
     }
 
+    /// The numbers of a slice, and whether each is known. One that is wrong does not hide the others.
+    fn bounds(&mut self, cx: &Cx, parts: [Option<ExprId>; 3]) -> Eval<[Option<(i64, bool)>; 3]> {
+        let mut values = [None; 3];
+        let mut failed = false;
+        for (slot, part) in values.iter_mut().zip(parts) {
+            if let Some(part) = part {
+                let value = self.int_expr(cx, part);
+                *slot = self.part(value)?;
+                failed |= slot.is_none();
+            }
+        }
+        if failed { Err(Halt::Reported) } else { Ok(values) }
+    }
+
     /// The positions of `low..high..step`; bounds beyond the ends are an error, as with tensors.
     fn slice_positions(
         &mut self,
@@ -156,16 +170,13 @@ impl Evaluator {
         len: usize,
         span: Span,
     ) -> Eval<(std::iter::StepBy<std::ops::Range<usize>>, bool)> {
-        let mut values = [None; 3];
         let mut known = true;
-        for (slot, part) in values.iter_mut().zip(parts) {
-            if let Some(part) = part {
-                let (value, sure) = self.int_expr(cx, part)?;
-                known &= sure;
-                *slot = Some(value);
-            }
-        }
-        let [low, high, step] = values;
+        let bounds = self.bounds(cx, parts)?;
+        let [low, high, step] = bounds.map(|bound| {
+            let (value, sure) = bound?;
+            known &= sure;
+            Some(value)
+        });
         if !known {
             return Ok(((0..0).step_by(1), false));
         }
@@ -204,37 +215,40 @@ impl Evaluator {
     fn index_tensor(&mut self, cx: &Cx, value: &Value, items: &[IndexItem], span: Span) -> Eval {
         let mut indices = Vec::with_capacity(items.len());
         for item in items {
-            indices.push(match item {
-                IndexItem::Ellipsis(_) => Index::Ellipsis,
-                IndexItem::NewAxis(_) => Index::NewAxis,
-                IndexItem::Slice { low, high, step, .. } => {
-                    let mut bound = |part: &Option<ExprId>| -> Eval<Option<i64>> {
-                        part.map(|p| self.int_expr(cx, p).map(|(value, _)| value)).transpose()
-                    };
-                    Index::Slice { low: bound(low)?, high: bound(high)?, step: bound(step)? }
-                }
-                IndexItem::At(at) => {
-                    let at_span = cx.ast.expr(*at).span;
-                    match self.expr(cx, *at)? {
-                        Value::Range(range) => Index::Slice {
-                            low: Some(range.low),
-                            high: Some(range.high),
-                            step: (range.step != 1).then_some(range.step),
-                        },
-                        Value::List(list) => {
-                            let ids = self.list_tensor(&Value::List(list), at_span)?;
-                            Index::Tensor(ids)
-                        }
-                        v if v.is_tensor() => Index::Tensor(self.tensor_value(&v, at_span)?.0),
-                        other => Index::At(self.as_int(&other, at_span)?.0),
-                    }
-                }
-            });
+            let index = self.tensor_index(cx, item);
+            indices.extend(self.part(index)?);
+        }
+        if indices.len() < items.len() {
+            return Err(Halt::Reported);
         }
         let (id, weak) = self.tensor_value(value, span)?;
         let result = self
             .build_any(span, |graph| tensor::index(graph, Operand::Tensor { value: id, weak }, &indices))?;
         Ok(self.operand_value(result))
+    }
+
+    fn tensor_index(&mut self, cx: &Cx, item: &IndexItem) -> Eval<Index> {
+        let at = match item {
+            IndexItem::Ellipsis(_) => return Ok(Index::Ellipsis),
+            IndexItem::NewAxis(_) => return Ok(Index::NewAxis),
+            IndexItem::Slice { low, high, step, .. } => {
+                let bounds = self.bounds(cx, [*low, *high, *step])?;
+                let [low, high, step] = bounds.map(|bound| bound.map(|(value, _)| value));
+                return Ok(Index::Slice { low, high, step });
+            }
+            IndexItem::At(at) => *at,
+        };
+        let span = cx.ast.expr(at).span;
+        Ok(match self.expr(cx, at)? {
+            Value::Range(range) => Index::Slice {
+                low: Some(range.low),
+                high: Some(range.high),
+                step: (range.step != 1).then_some(range.step),
+            },
+            Value::List(list) => Index::Tensor(self.list_tensor(&Value::List(list), span)?),
+            v if v.is_tensor() => Index::Tensor(self.tensor_value(&v, span)?.0),
+            other => Index::At(self.as_int(&other, span)?.0),
+        })
     }
 
     /// A list of numbers as a tensor of the innermost graph.

@@ -28,6 +28,11 @@ impl Evaluator {
             _ => false,
         };
         let mut made_for = None;
+        // Most likely the model, where a first argument failed.
+        let failed = args.positional.first().is_some_and(|(v, _)| matches!(v, Value::Poison));
+        if failed {
+            args.positional.remove(0);
+        }
         if args.positional.first().is_some_and(|(v, _)| is_target(v)) {
             let (target, at) = args.positional.remove(0);
             let cells = cells_of(&target).iter().map(|c| c.id).collect();
@@ -37,6 +42,9 @@ impl Evaluator {
         let master = self.master(def, &mut args)?;
         let cx = def.cx.in_scope(def.cx.scope.child(ScopeKind::Body));
         self.bind_params(&cx, &title, &def.decl.params, args, span)?;
+        if failed {
+            return Err(Halt::Reported);
+        }
         let mut hyper = Vec::with_capacity(def.decl.params.len());
         for param in &def.decl.params {
             let Some(binding) = cx.scope.get(&param.name.name) else { return Err(Halt::Reported) };
@@ -100,6 +108,7 @@ impl Evaluator {
         };
         match args.named.remove(at) {
             (_, Value::DType(dtype), _) if dtype.is_float() => Ok(Some(dtype)),
+            (_, Value::Poison, _) => Err(Halt::Reported),
             (_, value, span) => {
                 let kind = value.kind();
                 Err(self.report(

@@ -205,10 +205,8 @@ impl Evaluator {
     }
 
     pub(super) fn barrier_expr(&mut self, cx: &Cx, operands: &[ExprId], span: Span) -> Eval {
-        let mut values = Vec::with_capacity(operands.len());
-        for &operand in operands {
-            values.push((self.expr(cx, operand)?, cx.ast.expr(operand).span));
-        }
+        let spans = operands.iter().map(|&operand| cx.ast.expr(operand).span);
+        let values: Vec<(Value, Span)> = self.exprs(cx, operands)?.into_iter().zip(spans).collect();
         self.scripted(span, |ev| {
             let mut lifted = Vec::with_capacity(values.len());
             for (value, at) in &values {

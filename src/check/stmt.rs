@@ -51,10 +51,11 @@ impl Evaluator {
                 Ok(value) => last = value,
                 Err(Halt::Reported) => {
                     self.failures += 1;
-                    self.poison(cx, cx.ast.stmt(id));
+                    // What comes next in a session finds its names as they were.
                     if self.stops_at_errors() {
                         return Err(Halt::Reported);
                     }
+                    self.poison(cx, cx.ast.stmt(id));
                     last = Value::Unit;
                 }
                 Err(other) => return Err(other),
@@ -349,8 +350,12 @@ impl Evaluator {
         }
         let mut results = Vec::with_capacity(values.len());
         for &value in values {
-            let result = self.expr(cx, value)?;
-            results.push(self.settle(cx, result, cx.ast.expr(value).span)?);
+            let result = self.expr(cx, value);
+            let result = result.and_then(|r| self.settle(cx, r, cx.ast.expr(value).span));
+            results.extend(self.part(result)?);
+        }
+        if results.len() < values.len() {
+            return Err(Halt::Reported);
         }
         let value = match results.len() {
             0 => Value::Unit,

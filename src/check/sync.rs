@@ -60,15 +60,18 @@ impl Evaluator {
                 .help("bind them first: `let g = grad(loss, net)`, then `sync g over world`"),
             ));
         };
-        let gradients = self.expr(cx, target)?;
+        let gradients = self.expr(cx, target);
         // What was gathered before is not needed for the buckets.
         self.frame(span)?.end_gather();
-        self.refuse_parts(&gradients, target_span)?;
-        self.check_ranks(cx, over, codes::BAD_OPTION, &format!("sync {name} over"))?;
-        let limit = self.bucket_bytes(cx, options)?;
-        let hook = match with {
-            Some(with) => Some(self.hook_expr(cx, with)?),
-            None => None,
+        let gradients = gradients.and_then(|g| self.refuse_parts(&g, target_span).map(|()| g));
+        let gradients = self.part(gradients)?;
+        let ranks = self.check_ranks(cx, over, codes::BAD_OPTION, &format!("sync {name} over"));
+        let ranks = self.part(ranks)?;
+        let limit = self.bucket_bytes(cx, options);
+        let limit = self.part(limit)?;
+        let hook = with.map(|with| self.hook_expr(cx, with)).transpose()?;
+        let (Some(gradients), Some(()), Some(limit)) = (gradients, ranks, limit) else {
+            return Err(Halt::Reported);
         };
         let local = match &gradients {
             Value::Tree(tree) if tree.is_local => Some(Arc::clone(tree)),

@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Evaluator,
-    errors::Eval,
+    errors::{Eval, Halt},
     frame::FrameKind,
     gradient::Ranks,
     value::{Cell, Cx, Optimizer, Value, cells_of},
@@ -48,7 +48,7 @@ impl Evaluator {
         let cells: Vec<Arc<Cell>> = cells_of(value).into_iter().filter(|c| c.is_trainable()).collect();
         if cells.is_empty() {
             if is_incomplete(value) {
-                return Err(super::Halt::Reported);
+                return Err(Halt::Reported);
             }
             let kind = value.kind();
             return Err(self.error(codes::GRADIENT, span, format!("{kind} has no parameters to train")));
@@ -70,17 +70,20 @@ impl Evaluator {
         let loss = self.expr(cx, loss);
         let mut cells: Vec<Arc<Cell>> = Vec::new();
         let mut known = FxHashSet::default();
+        let mut failed = false;
         for &target in over {
             let target_span = cx.ast.expr(target).span;
-            let value = self.expr(cx, target)?;
-            for cell in self.targets(&value, target_span)? {
-                if known.insert(cell.id) {
-                    cells.push(cell);
-                }
+            let found = self.expr(cx, target).and_then(|value| self.targets(&value, target_span));
+            match self.part(found)? {
+                Some(found) => cells.extend(found.into_iter().filter(|c| known.insert(c.id))),
+                None => failed = true,
             }
         }
-        let optimizer = self.optimizer_expr(cx, with)?;
-        let loss = self.scalar_loss(&loss?, loss_span)?;
+        let optimizer = self.optimizer_expr(cx, with);
+        let loss = loss.and_then(|loss| self.scalar_loss(&loss, loss_span));
+        let (Some(loss), Some(optimizer), false) = (self.part(loss)?, self.part(optimizer)?, failed) else {
+            return Err(Halt::Reported);
+        };
         let grads = self.cell_gradients(loss, &cells, Ranks::All, span)?;
         self.report_missing(&cells, &grads.of_cells, &[loss], loss_span, span);
         let pairs = grads
@@ -104,11 +107,13 @@ impl Evaluator {
     ) -> Eval {
         self.only_in_step("update", span)?;
         let target_span = cx.ast.expr(target).span;
-        let value = self.expr(cx, target)?;
-        let cells = self.targets(&value, target_span)?;
-        let optimizer = self.optimizer_expr(cx, with)?;
+        let cells = self.expr(cx, target).and_then(|value| self.targets(&value, target_span));
+        let cells = self.part(cells)?;
+        let optimizer = self.optimizer_expr(cx, with);
+        let optimizer = self.part(optimizer)?;
         let grads_span = cx.ast.expr(grads).span;
         let grads = self.expr(cx, grads)?;
+        let (Some(cells), Some(optimizer)) = (cells, optimizer) else { return Err(Halt::Reported) };
         let pairs = match &grads {
             Value::Tree(tree) if tree.is_local => return Err(self.only_local(grads_span)),
             Value::Tree(tree) => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, output::Output, source, steps::no_step, tell};
+use super::{args, steps::no_step};
 use crate::{
     budget::Curve,
     check::Written,
@@ -16,6 +16,7 @@ use crate::{
         budget::{BudgetCurve, CurvePoint},
     },
     source::Span,
+    terminal::{Exit, output::Output, source, tell},
 };
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {

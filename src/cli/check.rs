@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Exit, args, output::Output, source};
+use super::args;
 use crate::{
     diagnose,
     diagnostic::{Diagnostic, Severity},
@@ -12,6 +12,7 @@ use crate::{
     plan::Plan,
     report::{self, Bytes, Format, style::Part},
     source::SourceMap,
+    terminal::{Exit, output::Output, source},
 };
 
 pub fn run(args: &args::Check, output: &mut Output) -> Exit {

@@ -1,10 +1,10 @@
 //! `tg devices`: what programs can run on; and what the steps of a run gave a device to do.
 
-use super::{Exit, output::Output};
 use crate::{
     engine::Session,
     exec::cuda::{self, Unavailable},
     report::Bytes,
+    terminal::{Exit, output::Output},
 };
 
 pub fn run(output: &mut Output) -> Exit {

@@ -1,7 +1,10 @@
 //! `tg explain`: the pages on diagnostics.
 
-use super::{Exit, args, output::Output};
-use crate::report::{explain, style::Part};
+use super::args;
+use crate::{
+    report::{explain, style::Part},
+    terminal::{Exit, output::Output},
+};
 
 pub fn run(args: &args::Explain, output: &mut Output) -> Exit {
     let Some(code) = &args.code else {

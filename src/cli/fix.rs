@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Exit, args, output::Output, source, tell};
+use super::args;
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Fix},
@@ -21,6 +21,7 @@ use crate::{
     report::{self, Bytes, diff, style::Part},
     script::write_atomically,
     source::Span,
+    terminal::{Exit, output::Output, source, tell},
 };
 
 /// More rounds than any program needs: each one lowers a figure or takes a construct away.

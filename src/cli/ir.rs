@@ -1,12 +1,13 @@
 //! `tg ir`: the graphs of the steps, as text.
 
-use super::{Exit, args, output::Output, source, steps::no_step, tell};
+use super::{args, steps::no_step};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
     engine::{Checked, CompileOptions, Engine, Planning},
     ir, lower,
     source::Span,
+    terminal::{Exit, output::Output, source, tell},
 };
 
 pub fn run(args: &args::Ir, output: &mut Output) -> Exit {

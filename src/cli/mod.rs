@@ -11,17 +11,13 @@ mod check;
 mod devices;
 mod explain;
 mod fix;
-pub(crate) mod interrupt;
 mod ir;
-pub(crate) mod output;
 mod pack;
 mod picture;
 mod plan;
 mod ranks;
 mod run;
-pub(crate) mod source;
 mod steps;
-pub(crate) mod tell;
 mod why;
 
 use std::{io::Write, process::ExitCode};
@@ -31,30 +27,11 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::engine::Device;
+use crate::{
+    engine::Device,
+    terminal::{Exit, interrupt, output::Output},
+};
 use args::{Cli, Command};
-use output::Output;
-
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    Success,
-    Errors,
-    Interrupted,
-    /// Nobody reads what a run prints: as if SIGPIPE had ended it.
-    Closed,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(match exit {
-            Exit::Success => 0,
-            Exit::Errors => 1,
-            Exit::Interrupted => interrupt::EXIT_CODE,
-            Exit::Closed => 141,
-        })
-    }
-}
 
 /// The file in `tg FILE`, where a command is missing.
 fn program_without_command(error: &clap::Error) -> Option<String> {
@@ -80,7 +57,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    let mut output = Output::new(&cli);
+    let mut output = Output::new(cli.color.into(), cli.ascii);
     interrupt::install();
     let exit = match &cli.command {
         Some(Command::Run(args)) => run::run(args, &mut output),

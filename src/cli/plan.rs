@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    Exit, args, budget,
-    output::Output,
-    picture, source,
+    args, budget, picture,
     steps::{dims, no_step, title},
-    tell, why,
+    why,
 };
 use crate::{
     codes, diagnose,
@@ -19,6 +17,7 @@ use crate::{
     schedule::{self, OrderKind},
     source::{FileId, Span},
     syntax::ast::StmtKind,
+    terminal::{Exit, output::Output, source, tell},
 };
 
 pub fn run(args: &args::Plan, output: &mut Output) -> Exit {

@@ -2,18 +2,19 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use super::{
-    Exit, args, devices, interrupt,
-    output::Output,
-    source,
-    tell::{Printer, fail, is_cancelled, show, show_notices},
-};
+use super::{args, devices};
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error, Label},
     engine::{CompileOptions, Engine, Program, Session},
     exec::comm::{self, FailureKind},
     source::{SourceMap, Span},
+    terminal::{
+        Exit, interrupt,
+        output::Output,
+        source,
+        tell::{Printer, fail, is_cancelled, show, show_notices},
+    },
 };
 
 /// How long a rank that has nothing to say waits for the one that has: `mpirun` ends all ranks soon

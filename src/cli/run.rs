@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use super::{
-    Exit, args, interrupt,
-    output::Output,
-    ranks, source,
-    tell::{Printer, fail, is_cancelled, show, show_notices},
+use super::{args, ranks};
+use crate::{
+    engine::{Engine, Planning},
+    terminal::{
+        Exit, interrupt,
+        output::Output,
+        source,
+        tell::{Printer, fail, is_cancelled, show, show_notices},
+    },
 };
-use crate::engine::{Engine, Planning};
 
 pub fn run(args: &args::Run, output: &mut Output) -> Exit {
     let mut options = args.compile.options();

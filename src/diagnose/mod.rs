@@ -63,6 +63,8 @@ const NOTABLE: f64 = 0.01;
 const SAME: f64 = 0.001;
 /// Per cent of more work that nobody will notice.
 const CHEAP: f64 = 5.0;
+/// What is said where only the worst legal order falls.
+const ONLY_WORST: &str = "the planned order avoids this; other orders that the program allows do not, and `ensure peak <= … in every schedule` counts them";
 /// Findings that are still without an effect one by one, and may help two by two.
 const PAIRED: usize = 4;
 
@@ -192,6 +194,10 @@ fn with_fixes(
         return None;
     }
     let mut diagnostic = finding.diagnostic.clone();
+    // Why to change something where the figure that is reached stays.
+    if fixes.iter().filter_map(|f| f.savings).all(|s| share(s.peak_before, s.peak_after) < NOTABLE) {
+        diagnostic.notes.push(ONLY_WORST.to_owned());
+    }
     diagnostic.fixes = fixes;
     Some(diagnostic)
 }

@@ -246,7 +246,29 @@ impl<'a> Tree<'a> {
             let (start, end) = (span.start - indent as u32, span.end + rest.len() as u32);
             return Edit { span: Span { start, end, ..span }, text: String::new() };
         }
-        Edit { span, text: String::new() }
+        // A comment stays, where the statement began.
+        let comment = rest.trim_start_matches([' ', '\t']);
+        let gap = if is_first && comment.starts_with('#') { rest.len() - comment.len() } else { 0 };
+        Edit { span: Span { end: span.end + gap as u32, ..span }, text: String::new() }
+    }
+
+    /// Takes a statement away as [`Tree::remove_statement`] does, but with the comment behind it; gives
+    /// the text of both.
+    pub fn take_statement(&self, stmt: StmtId) -> (String, Edit) {
+        let span = self.ast.stmt(stmt).span;
+        let mut edit = self.remove_statement(stmt);
+        let text = self.whole_text(span);
+        let behind = text.get(edit.span.end as usize..).unwrap_or_default();
+        if edit.span.end == span.end || !behind.starts_with('#') {
+            return (self.text(span).to_owned(), edit);
+        }
+        let line = behind.find('\n').map_or(behind, |end| behind.get(..=end).unwrap_or(behind));
+        let end = edit.span.end + line.len() as u32;
+        let taken = text.get(span.start as usize..end as usize).unwrap_or_default().trim_end().to_owned();
+        let before = text.get(..span.start as usize).unwrap_or_default();
+        let indent = before.len() - before.trim_end_matches([' ', '\t']).len();
+        edit.span = Span { start: span.start - indent as u32, end, ..span };
+        (taken, edit)
     }
 }
 
@@ -255,13 +277,15 @@ pub fn insert(file_of: Span, at: u32, text: String) -> Edit {
     Edit { span: Span { start: at, end: at, ..file_of }, text }
 }
 
-/// The text with the edits made; `None` where two of them touch the same text, or one is not in it.
+/// The text with the edits made; `None` where two of them touch the same text, or one is not in it. New
+/// lines end as those of the text do.
 pub fn apply(text: &str, edits: &[Edit]) -> Option<String> {
     let mut sorted: Vec<&Edit> = edits.iter().collect();
     // Stable: additions at one place stay in their order.
     sorted.sort_by_key(|e| (e.span.start, e.span.end));
     let mut out = String::with_capacity(text.len() + 64);
     let mut done = 0;
+    let is_crlf = text.contains("\r\n");
     for edit in sorted {
         let (start, end) = (edit.span.start as usize, edit.span.end as usize);
         if start < done {
@@ -269,7 +293,11 @@ pub fn apply(text: &str, edits: &[Edit]) -> Option<String> {
         }
         out.push_str(text.get(done..start)?);
         text.get(start..end)?;
-        out.push_str(&edit.text);
+        if is_crlf && edit.text.contains('\n') {
+            out.push_str(&edit.text.replace("\r\n", "\n").replace('\n', "\r\n"));
+        } else {
+            out.push_str(&edit.text);
+        }
         done = end;
     }
     out.push_str(text.get(done..)?);
@@ -311,6 +339,13 @@ mod tests {
     fn edits_are_applied_from_the_front() {
         let edits = [edit(4, 5, "xyz"), edit(0, 0, "<"), edit(2, 2, ">")];
         assert_eq!(apply("abcdef", &edits).as_deref(), Some("<ab>cdxyzf"));
+    }
+
+    #[test]
+    fn new_lines_end_as_the_others_do() {
+        let edits = [edit(3, 3, "x\ny\r\n")];
+        assert_eq!(apply("a\r\nb\r\n", &edits).as_deref(), Some("a\r\nx\r\ny\r\nb\r\n"));
+        assert_eq!(apply("a\n b", &[edit(2, 2, "x\n")]).as_deref(), Some("a\nx\n b"));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::{
     CancelToken, Device, DeviceStats, Source, Value, internal_fault,
     stack::{on_big_stack, on_this_stack},
+    together,
 };
 use crate::{
     check::{self, Eval, Evaluator, Halt},
@@ -126,8 +127,9 @@ impl Session {
     fn eval_named(&mut self, name: &str, text: &str) -> Result<Evaluated, Error> {
         self.define()?;
         let file = self.evaluator.sources.add(name, text);
-        let (ast, diagnostics) = syntax::parse(file, text);
+        let (ast, mut diagnostics) = syntax::parse(file, text);
         if diagnostics.iter().any(Diagnostic::is_error) {
+            together::join(&mut diagnostics, &self.evaluator.sources);
             return Err(Error::new(diagnostics, Arc::new(self.evaluator.sources.clone())));
         }
         let mut evaluated = self.guarded(move |ev| {
@@ -144,6 +146,7 @@ impl Session {
         })?;
         evaluated.diagnostics = diagnostics;
         evaluated.diagnostics.append(&mut self.evaluator.diagnostics);
+        together::join(&mut evaluated.diagnostics, &self.evaluator.sources);
         Ok(evaluated)
     }
 
@@ -244,7 +247,9 @@ impl Session {
 
     /// Warnings and notes since they were taken last.
     pub fn take_diagnostics(&mut self) -> Vec<Diagnostic> {
-        std::mem::take(&mut self.evaluator.diagnostics)
+        let mut found = std::mem::take(&mut self.evaluator.diagnostics);
+        together::join(&mut found, &self.evaluator.sources);
+        found
     }
 
     /// Runs `work` on a large stack; everything that it reports becomes the error.
@@ -299,6 +304,7 @@ impl Session {
             self.tell_ranks(&mut found);
         }
         let evaluator = &self.evaluator;
+        together::join(&mut found, &evaluator.sources);
         Err(Error::new(found, Arc::new(evaluator.sources.clone())))
     }
 

@@ -9,17 +9,17 @@ use std::{
 };
 
 use crate::{
-    cli::{
-        Exit, interrupt,
-        output::Output,
-        source,
-        tell::{Printer, fail, is_cancelled, show},
-    },
     diagnostic::Error,
     engine::{Device, Engine, Evaluated, Session, Source},
     ir,
     report::{self, Bytes, explain, visible},
     syntax,
+    terminal::{
+        Exit, interrupt,
+        output::Output,
+        source,
+        tell::{Printer, fail, is_cancelled, show},
+    },
 };
 use command::Command;
 use input::{Input, Line};

@@ -132,7 +132,7 @@ impl Shown {
         let after = text.get(byte..self.line.end).unwrap_or_default();
         let start = before.char_indices().rev().nth(context - 1).map_or(0, |(i, _)| i);
         let end = after.char_indices().nth(context).map_or(after.len(), |(i, _)| i);
-        self.line.start + start..byte + end
+        self.line.start + start + part_of_word(before, start)..byte + whole_words(after, end)
     }
 
     /// What is shown of the line: all of it, or as much around the points as fits.
@@ -201,6 +201,33 @@ impl Shown {
     }
 }
 
+/// What names and numbers are made of, paths such as `net.blocks.0` included.
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '.')
+}
+
+/// The bytes of `text` from `at` that are the rest of a word or space; 0 where a word is all there is.
+fn part_of_word(text: &str, at: usize) -> usize {
+    let (before, after) = text.split_at_checked(at).unwrap_or(("", text));
+    if before.is_empty() {
+        return 0;
+    }
+    let is_inside = before.ends_with(is_word);
+    let rest = after.trim_start_matches(|c| is_inside && is_word(c)).trim_start();
+    if rest.is_empty() { 0 } else { after.len() - rest.len() }
+}
+
+/// How many of the first `at` bytes of `text` end with a whole word; `at` where that is none.
+fn whole_words(text: &str, at: usize) -> usize {
+    let (before, after) = text.split_at_checked(at).unwrap_or((text, ""));
+    if after.is_empty() {
+        return at;
+    }
+    let is_inside = after.starts_with(is_word);
+    let rest = before.trim_end_matches(|c| is_inside && is_word(c)).trim_end();
+    if rest.is_empty() { at } else { rest.len() }
+}
+
 /// Joins ranges that overlap or nearly touch.
 fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|r| (r.start, r.end));
@@ -251,6 +278,18 @@ mod tests {
         let e = excerpt(&text, &[100..104], "…", 40);
         assert_eq!(e.text, format!("…{}HERE{}…\n", "a".repeat(13), "b".repeat(13)));
         assert_eq!(shown(&e, 0), "HERE");
+    }
+
+    #[test]
+    fn lines_are_cropped_between_words() {
+        let text = "let loss = sum(tanh(first.projection(x) @ net.weights)) + HERE + mean(second_row * 0.25)";
+        let at = text.find("HERE").unwrap();
+        let crop = |columns| excerpt(text, &[at..at + 4], "…", columns).text;
+        assert_eq!(crop(72), "…(first.projection(x) @ net.weights)) + HERE + mean(second_row * 0.25)\n");
+        assert_eq!(crop(44), "…@ net.weights)) + HERE + mean(second_row…\n");
+        // A word that is longer than what is shown of it is cropped all the same.
+        let word = format!("{}HERE", "a".repeat(100));
+        assert_eq!(excerpt(&word, &[100..104], "…", 30).text, format!("…{}HERE\n", "a".repeat(24)));
     }
 
     #[test]

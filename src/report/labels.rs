@@ -11,8 +11,9 @@ use super::fit::{self, WIDTH};
 /// These stand around the number of a text; `visible` keeps them out of source text.
 const START: char = '\u{e002}';
 const END: char = '\u{e003}';
-/// A text on more lines than this is hard to read beside code.
-const MOST_LINES: usize = 3;
+/// A text on more lines than this is hard to read beside code. On fewer, more source lines would have
+/// to be cropped, which is worse.
+const MOST_LINES: usize = 5;
 
 /// What is drawn in place of the text of this number.
 pub fn mark(number: usize) -> String {

@@ -1,12 +1,15 @@
 //! A trace of plans in the Trace Event Format, which Perfetto and Chrome open: each step is a
-//! process, its memory a counter by kind, its ops slices. The time is the index of the instruction,
-//! one microsecond each, because a plan knows the order and not how long an op takes.
+//! process, what is alive a counter in all and one by kind, its ops slices. The time is the index of
+//! the instruction, one microsecond each, because a plan knows the order and not how long an op takes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
-use super::plan::{View, pass};
+use super::{
+    Bytes,
+    plan::{View, pass},
+};
 use crate::{
     plan::{BufferKind, Instruction, Plan},
     schedule::BufferId,
@@ -23,7 +26,9 @@ pub fn trace(plans: &[Arc<Plan>], sources: &SourceMap) -> String {
     for (k, plan) in plans.iter().enumerate() {
         step(k as u32 + 1, plan, sources, &mut events);
     }
-    events.0.push_str("],\"displayTimeUnit\":\"ns\"}\n");
+    // No unit for display: with `ns`, Perfetto takes the times for nanoseconds, and does not zoom in on
+    // a small step.
+    events.0.push_str("]}\n");
     events.0
 }
 
@@ -48,6 +53,7 @@ fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Events) {
     let graph = &plan.schedule_graph;
     let kind_of = |b: BufferId| plan.buffers.get(b.0 as usize).map_or(BufferKind::Temporaries, |i| i.kind);
     let mut memory: BTreeMap<BufferKind, u64> = BufferKind::ALL.into_iter().map(|k| (k, 0)).collect();
+    let mut most = Most::default();
     let mut alive = vec![false; graph.buffer_count()];
     let mut start = |b: BufferId, memory: &mut BTreeMap<BufferKind, u64>| {
         if let Some(flag) = alive.get_mut(b.0 as usize).filter(|f| !**f) {
@@ -69,7 +75,7 @@ fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Events) {
                     }
                 }
                 let workspace = graph.workspace(op);
-                events.push(counter(process, at, &memory, workspace));
+                most.see(at, count(events, process, at, &memory, workspace));
                 let node = view.op_node(op);
                 events.push(json!({
                     "ph": "X", "name": view.op_name(op), "cat": "op", "pid": process, "tid": OPS,
@@ -85,13 +91,32 @@ fn step(process: u32, plan: &Plan, sources: &SourceMap, events: &mut Events) {
             }
             Instruction::Free(buffer) => {
                 end(buffer, plan, kind_of(buffer), &mut memory);
-                events.push(counter(process, at, &memory, 0));
+                most.see(at, count(events, process, at, &memory, 0));
                 events.push(json!({
                     "ph": "i", "s": "t", "name": format!("free {}", label(&view, buffer)), "cat": "free",
                     "pid": process, "tid": FREES, "ts": at,
                     "args": { "buffer": buffer.0, "bytes": graph.buffer(buffer).bytes },
                 }));
             }
+        }
+    }
+    events.push(json!({
+        "ph": "i", "s": "p", "name": format!("most alive: {}", Bytes(most.bytes)), "cat": "peak",
+        "pid": process, "tid": OPS, "ts": most.at,
+    }));
+}
+
+/// When most is alive, for the first time.
+#[derive(Default)]
+struct Most {
+    at: usize,
+    bytes: u64,
+}
+
+impl Most {
+    fn see(&mut self, at: usize, bytes: u64) {
+        if bytes > self.bytes {
+            *self = Most { at, bytes };
         }
     }
 }
@@ -101,14 +126,25 @@ fn end(buffer: BufferId, plan: &Plan, kind: BufferKind, memory: &mut BTreeMap<Bu
     *bytes = bytes.saturating_sub(plan.schedule_graph.buffer(buffer).bytes);
 }
 
-/// Everything resident, persistent tensors included. An op's workspace counts as temporary.
-fn counter(process: u32, at: usize, memory: &BTreeMap<BufferKind, u64>, workspace: u64) -> Value {
+/// Writes everything that is alive, persistent tensors included; gives the bytes of all. An op's
+/// workspace counts as temporary.
+fn count(
+    events: &mut Events,
+    process: u32,
+    at: usize,
+    memory: &BTreeMap<BufferKind, u64>,
+    workspace: u64,
+) -> u64 {
+    let all = memory.values().fold(workspace, |sum, &bytes| sum.saturating_add(bytes));
     let mut kinds: Map<String, Value> = Map::new();
     for (kind, bytes) in memory {
         let extra = if *kind == BufferKind::Temporaries { workspace } else { 0 };
         kinds.insert(kind.name().to_owned(), bytes.saturating_add(extra).into());
     }
-    json!({ "ph": "C", "name": "memory (bytes)", "pid": process, "tid": 0, "ts": at, "args": kinds })
+    let counter = |name: &str, args: Value| json!({ "ph": "C", "name": name, "pid": process, "tid": 0, "ts": at, "args": args });
+    events.push(counter("alive (bytes)", json!({ "all": all })));
+    events.push(counter("by kind (bytes)", kinds.into()));
+    all
 }
 
 fn label(view: &View<'_>, buffer: BufferId) -> String {

@@ -163,7 +163,7 @@ fn graph_code() {
             "3: TG0232 this loss is already computed: nothing is known of how",
         ),
         (
-            "model M() { param w: f32[2] = ones()\n fn forward(x) = x * w }\nlet m = M()\nstep f(x: f32[2]) { minimize m(x) over m with 3 }",
+            "model M() { param w: f32[2] = ones()\n fn forward(x) = x * w }\nlet m = M()\nstep f(x: f32[2]) { minimize sum(m(x)) over m with 3 }",
             "4: TG0236 expected an optimizer, got a whole number",
         ),
     ];

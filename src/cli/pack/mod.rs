@@ -4,12 +4,13 @@ mod table;
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
-use super::{Exit, args, output::Output, tell};
+use super::args;
 use crate::{
     codes,
     diagnostic::{Diagnostic, Error},
     schedule::pack::{PackOptions, Packing, pack},
     source::{SourceMap, Span},
+    terminal::{Exit, output::Output, tell},
 };
 
 pub fn run(args: &args::Pack, output: &mut Output) -> Exit {

@@ -86,6 +86,7 @@ fn move_up(facts: &Facts<'_>, stmt: StmtId, before: StmtId) -> Option<Vec<Edit>>
         matches!(n.op(), Op::Write(_) | Op::Random(_) | Op::Print(_))
             && facts.written.origins.chain(n.origin()).any(|o| is_between(o.span))
     });
-    let text = format!("{}\n{}", tree.text(span), tree.indent(target));
-    (!has_effect).then(|| vec![insert(target, target.start, text), tree.remove_statement(stmt)])
+    let (line, removal) = tree.take_statement(stmt);
+    let text = format!("{line}\n{}", tree.indent(target));
+    (!has_effect).then(|| vec![insert(target, target.start, text), removal])
 }

@@ -79,8 +79,12 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const x = (t, width) => (t - state.from) / (state.to - state.from) * width;
 const y = (a, height) => height - (a - state.low) / (state.high - state.low) * height;
 
+// Above the curve, for what is written of its peak: on the curve it would hide that.
+const CURVE_HEAD = 18;
+
 function drawCurve() {
   const { g, width, height } = surface("curve", 0);
+  const room = height - CURVE_HEAD;
   const o = order();
   const highest = Math.max(...step().orders.map((_, k) => mostOf(order(k)))) * 1.05 || 1;
   const columns = Math.max(1, Math.floor(width));
@@ -104,7 +108,7 @@ function drawCurve() {
       const here = o.byKind[kind][at[c]];
       if (here <= 0) continue;
       g.fillStyle = colorOf[kind];
-      g.fillRect(c, height - (below + here) / highest * height, 1, here / highest * height);
+      g.fillRect(c, height - (below + here) / highest * room, 1, here / highest * room);
       below += here;
     }
   }
@@ -115,22 +119,17 @@ function drawCurve() {
     g.strokeStyle = css("--other");
     g.lineWidth = 1.5;
     g.beginPath();
-    curveOf(other).forEach((t, c) => { if (t >= 0) g.lineTo(c + .5, height - other.total[t] / highest * height); });
+    curveOf(other).forEach((t, c) => { if (t >= 0) g.lineTo(c + .5, height - other.total[t] / highest * room); });
     g.stroke();
   });
   const level = (value, color, text) => {
-    const at = height - value / highest * height;
+    const at = height - value / highest * room;
     g.strokeStyle = g.fillStyle = color;
     g.setLineDash([5, 4]);
     g.lineWidth = 1;
     g.beginPath(); g.moveTo(0, at); g.lineTo(width, at); g.stroke();
     g.setLineDash([]);
-    // On the colour of the page, so that it can be read over the curve as well.
-    const wide = g.measureText(text).width;
-    g.fillStyle = css("--paper");
-    g.fillRect(2, at + 2, wide + 6, 16);
-    g.fillStyle = color;
-    g.fillText(text, 5, at + 14);
+    g.fillText(text, 5, 13);
   };
   g.font = "12px system-ui, sans-serif";
   level(o.total[o.peak] ?? 0, css("--mark"), `most alive ${bytes(o.total[o.peak] ?? 0)}, at op ${o.peak + 1} of ${o.length}`);

@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::args::{Cli, Color};
 use crate::report::{ColorChoice, Style, style::locale_is_utf8};
 
 /// Where a command writes to.
@@ -24,20 +23,21 @@ enum State {
 }
 
 impl Output {
-    pub fn new(cli: &Cli) -> Output {
+    /// With `ascii`, draws with ASCII characters only, whatever the locale says.
+    pub fn new(color: ColorChoice, ascii: bool) -> Output {
         let variable = |name| std::env::var(name).ok();
         let [all, ctype, lang] = ["LC_ALL", "LC_CTYPE", "LANG"].map(variable);
-        let unicode = !cli.ascii && locale_is_utf8([all.as_deref(), ctype.as_deref(), lang.as_deref()]);
+        let unicode = !ascii && locale_is_utf8([all.as_deref(), ctype.as_deref(), lang.as_deref()]);
         let no_color = variable("NO_COLOR");
         // A `dumb` terminal (an editor's) shows escape codes as text.
         let dumb = variable("TERM").is_some_and(|t| t == "dumb");
-        let style = |color: Color, is_terminal: bool| Style {
-            color: ColorChoice::from(color).enabled(is_terminal && !dumb, no_color.as_deref()),
+        let style = |is_terminal: bool| Style {
+            color: color.enabled(is_terminal && !dumb, no_color.as_deref()),
             unicode,
         };
         Output {
-            out_style: style(cli.color, io::stdout().is_terminal()),
-            err_style: style(cli.color, io::stderr().is_terminal()),
+            out_style: style(io::stdout().is_terminal()),
+            err_style: style(io::stderr().is_terminal()),
             state: State::Open,
         }
     }
