@@ -41,12 +41,12 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// `12 x f32[8, 128], 48.0 KiB`.
+    /// `12 x f32[8, 128], 4.0 KiB each`.
     pub fn size(&self, facts: &Facts<'_>) -> String {
         let one = blame::size(facts, self.blame.buffer);
         match self.buffers.len() {
             1 => one,
-            n => format!("{n} x {one}"),
+            n => format!("{n} x {one} each"),
         }
     }
 }

@@ -58,7 +58,7 @@ fn of_gradients(facts: &Facts<'_>) -> Option<Finding> {
     let StmtKind::Update { grads, .. } = facts.tree.ast.stmt(update_stmt).kind else { return None };
     let grads_span = facts.tree.ast.expr(grads).span;
     let diagnostic = Diagnostic::new(Severity::Note, codes::ALL_GRADIENTS, grads_span, message)
-        .label("waits for all of them");
+        .label(format!("waits for all {} gradients", slots.len()));
     let mut finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(0.05));
     finding
         .diagnostic

@@ -49,7 +49,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message, label) = match tree.text(at) {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
-                "nothing makes the recompute of this region wait for the gradient: an order that runs it right after the forward pass is legal, and keeps all of it",
+                "`bind: output` lets the recompute of this region run before its gradient is there: an order that makes it right after the forward pass is legal, and keeps all that it computes",
                 "waits for the result of the region, not for its gradient",
             ),
             "none" => (
@@ -122,12 +122,12 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             Edit { span: tree.ast.expr(g.value).span, text: later.clone() },
         ];
         let message = format!(
-            "this barrier leaves out the incoming gradient `{g_name}`: the recompute behind it may run long before `{g_name}` is there, and its values are kept so long"
+            "this barrier does not wait for the incoming gradient `{g_name}`: the recompute that uses its result may run long before `{g_name}` is there, and is kept until then"
         );
         let finding = Finding::new(
             Diagnostic::warning(codes::BARRIER_WITHOUT_GRADIENT, whole, message)
                 .label("holds back the input only")
-                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` arrives here")),
+                .secondary(tree.ast.expr(g.value).span, format!("`{g_name}` is first needed here")),
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         );
@@ -157,12 +157,15 @@ fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)>
     let span = tree.ast.stmt(stmt).span;
     let (grads_made, back_made) = (format!("{}_made", grads.name), format!("{}_made", back.name));
     let statement = format!("let {}, {} = barrier({grads_made}, {back_made})", grads.name, back.name);
+    let how = format!(
+        "name what `pullback` gives `{grads_made}, {back_made}`, and let both go on together: `{statement}`"
+    );
     let edits = vec![
         Edit { span: grads.span, text: grads_made },
         Edit { span: back.span, text: back_made },
         insert(span, span.end, format!("\n{}{statement}", tree.indent(span))),
     ];
-    Some((edits, format!("pass it on with the weight gradients: `{statement}`")))
+    Some((edits, how))
 }
 
 /// Whether an expression is in the body of the step that is looked at.

@@ -49,7 +49,7 @@ pub fn of_script(tree: &Tree<'_>, plans: &[Arc<Plan>]) -> Vec<Finding> {
                         tree.ast.stmt(stmt).span.to(tree.ast.stmt(stmt).span),
                         "in every pass of this loop",
                     )
-                    .help(format!("keep a number of it, `float(mean({text}))`, or save it to a file"));
+                    .help(format!("keep one number instead, `float(mean({text}))`, or save it to a file"));
                 all.push(Finding::new(first_line_only(tree, diagnostic, stmt), bytes, Accept::Always));
             }
         }

@@ -72,7 +72,10 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
                 let mut edits = remove.edits.clone();
                 edits.extend(one.edits);
                 let code = one.title.rsplit(": ").next().unwrap_or_default();
-                let title = format!("take it away, and make each pass of the loop a region: {code}");
+                let line = edits.last().map_or(0, |edit| facts.sources.start(edit.span).line);
+                let title = format!(
+                    "take this region away, and make each pass of the loop one, in line {line}: {code}"
+                );
                 finding = finding.candidate(Candidate::new(title, edits));
             }
         }
