@@ -25,6 +25,7 @@ fn main() {
     program("transformer, 12 layers", &transformer(12));
     for nodes in [10_000usize, 100_000, 1_000_000].into_iter().filter(|&n| n <= largest) {
         program("checkpointed chain", &chain(nodes / CHAIN_NODES));
+        program("blocks, each a region", &blocks(nodes / BLOCK_NODES));
         program("transformer", &transformer(nodes / TRANSFORMER_NODES));
         program("wide", &wide(nodes / WIDE_NODES));
     }
@@ -42,6 +43,7 @@ fn main() {
 
 /// Nodes of the graph for each layer, about.
 const CHAIN_NODES: usize = 24;
+const BLOCK_NODES: usize = 50;
 const TRANSFORMER_NODES: usize = 930;
 const WIDE_NODES: usize = 7;
 
@@ -57,6 +59,13 @@ fn chain(layers: usize) -> String {
          let cost = loss.mse(nn.checkpoint_sequential(net.layers, {segments}, x), y)\n  \
          update net with opt, grad(cost, net)\n  return cost\n}}\n"
     )
+}
+
+/// The example with so many blocks, without what it promises of 64.
+fn blocks(depth: usize) -> String {
+    let text =
+        include_str!("../examples/blocks.tg").replace("const DEPTH = 64", &format!("const DEPTH = {depth}"));
+    text.lines().filter(|line| !line.contains("ensure peak")).flat_map(|line| [line, "\n"]).collect()
 }
 
 fn transformer(layers: usize) -> String {

@@ -101,6 +101,8 @@ pub struct Frame {
     pub kind: FrameKind,
     pub graph: Graph,
     pub slots: Vec<SlotState>,
+    /// What slots got, in order: `versions` of all of them.
+    pub set: Vec<(SlotId, ValueId)>,
     slot_ids: FxHashMap<u64, SlotId>,
     slot_names: FxHashSet<Arc<str>>,
     pub inputs: Vec<InputSource>,
@@ -131,6 +133,7 @@ impl Frame {
             kind,
             graph: Graph::new(),
             slots: Vec::new(),
+            set: Vec::new(),
             slot_ids: FxHashMap::default(),
             slot_names: FxHashSet::default(),
             inputs: Vec::new(),
@@ -233,6 +236,7 @@ impl Frame {
         if let Some(state) = self.slots.get_mut(slot.0 as usize) {
             state.current = Some(value);
             state.versions.push(value);
+            self.set.push((slot, value));
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::{
     Evaluator,
     args::Args,
@@ -171,9 +173,11 @@ impl Evaluator {
             }
             of_parts.push(total);
         }
+        let of_part: FxHashMap<u64, Option<ValueId>> =
+            parts.iter().map(|part| part.id).zip(of_parts.iter().copied()).collect();
         for (cell, grad) in cells.iter().zip(&mut of_cells) {
-            if let Some(k) = parts.iter().position(|part| part.id == cell.id) {
-                *grad = of_parts.get(k).copied().flatten();
+            if let Some(of_part) = of_part.get(&cell.id) {
+                *grad = *of_part;
             }
         }
         self.check_whole_groups(cells, &of_cells, span)?;

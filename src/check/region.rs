@@ -50,7 +50,7 @@ impl Evaluator {
             origin: graph.cursor.origin,
             nodes: start..start,
         });
-        let versions: Vec<usize> = frame.slots.iter().map(|s| s.versions.len()).collect();
+        let set_before = frame.set.len();
         let inner = cx.in_scope(cx.scope.child(ScopeKind::Body));
         let result = match self.block(&inner, body) {
             Err(Halt::Return(_)) => Err(self.report(
@@ -71,10 +71,9 @@ impl Evaluator {
             collect_tensors(value, &mut |t| outputs.push(t.value));
         }
         // What the region writes to state leaves it too.
-        for (k, slot) in frame.slots.iter().enumerate() {
-            let before = versions.get(k).copied().unwrap_or(0);
-            outputs.extend(slot.versions.iter().skip(before));
-        }
+        let mut set = frame.set.get(set_before..).unwrap_or_default().to_vec();
+        set.sort_by_key(|(slot, _)| *slot);
+        outputs.extend(set.into_iter().map(|(_, value)| value));
         let graph = &mut frame.graph;
         outputs.retain(|v| v.0 >= first_value && graph.producer(*v).0.region().is_some());
         let mut seen = rustc_hash::FxHashSet::default();

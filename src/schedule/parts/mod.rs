@@ -133,6 +133,13 @@ struct Merger<'a> {
     moments: Vec<Moment>,
 }
 
+/// The ops of a part that read a buffer.
+struct Readers {
+    count: usize,
+    /// The place of the last of them.
+    last: usize,
+}
+
 /// What is alive in a part while each op runs, and after it, without shared buffers.
 struct Trace {
     live: Vec<i64>,
@@ -149,7 +156,9 @@ impl Merger<'_> {
         let trace = self.trace(&order, classes);
         let shared = self.last_shared_reads(&order, classes);
         // Parts first, with what they know of their buffers: recursion reuses the places.
-        let split: Vec<Split> = sections.iter().map(|&span| self.split(&order, span, classes)).collect();
+        let readers = self.readers(&order);
+        let split: Vec<Split> =
+            sections.iter().map(|&span| self.split(&order, span, classes, &readers)).collect();
         let mut done: Vec<(i64, Part)> = Vec::with_capacity(sections.len());
         for (&(start, end), split) in sections.iter().zip(split) {
             let base = if start == 0 { 0 } else { trace.after[start - 1] };
@@ -291,38 +300,59 @@ impl Merger<'_> {
         op
     }
 
+    /// Who of a part reads each buffer.
+    fn readers(&self, order: &[u32]) -> FxHashMap<u32, Readers> {
+        let mut readers: FxHashMap<u32, Readers> = FxHashMap::default();
+        for (last, &op) in order.iter().enumerate() {
+            for &b in self.ix.reads.get(op as usize) {
+                let of = readers.entry(b).or_insert(Readers { count: 0, last });
+                of.count += 1;
+                of.last = last;
+            }
+        }
+        readers
+    }
+
     /// The groups of a section, with the classes of what they read, and the units of buffers that
-    /// several of them share. `place` has the places of the part's ops.
-    fn split(&mut self, order: &[u32], (start, end): (usize, usize), classes: &Classes) -> Split {
+    /// several of them share. Each takes the time of its reads, however many others read the same.
+    fn split(
+        &mut self,
+        order: &[u32],
+        (start, end): (usize, usize),
+        classes: &Classes,
+        readers: &FxHashMap<u32, Readers>,
+    ) -> Split {
         let ix = self.ix;
         let groups = self.groups(&order[start..end]);
-        let place = &self.place;
-        let at = |u: u32| Some(place[u as usize] as usize).filter(|&at| order.get(at) == Some(&u));
+        // What each group reads and does not make; `NONE` is the group of what several of them read.
         let mut group_of: FxHashMap<u32, u32> = FxHashMap::default();
-        for (i, ops) in groups.iter().enumerate() {
-            group_of.extend(ops.iter().map(|&op| (op, i as u32)));
+        let mut read_by: FxHashMap<u32, u32> = FxHashMap::default();
+        for (ops, i) in groups.iter().zip(0u32..) {
+            for &op in ops {
+                group_of.insert(op, i);
+                for &b in ix.reads.get(op as usize) {
+                    let group = read_by.entry(b).or_insert(i);
+                    *group = if *group == i { i } else { NONE };
+                }
+            }
         }
         let mut known = Classes::default();
         let mut apart = 0;
         let mut split: Vec<(Vec<u32>, Classes)> = Vec::with_capacity(groups.len());
-        for (i, ops) in groups.into_iter().enumerate() {
+        for (ops, i) in groups.into_iter().zip(0u32..) {
             let mut own = Classes::default();
             for &b in ops.iter().flat_map(|&op| ix.reads.get(op as usize)) {
                 let maker = ix.maker[b as usize];
-                if own.contains_key(&b) || maker != NONE && group_of.get(&maker) == Some(&(i as u32)) {
+                if own.contains_key(&b) || maker != NONE && group_of.get(&maker) == Some(&i) {
                     continue;
                 }
                 let class = *known.entry(b).or_insert_with(|| {
-                    let (mut outside, mut later, mut beside) = (ix.output[b as usize], false, false);
-                    for &u in ix.users.get(b as usize) {
-                        match at(u) {
-                            None => outside = true,
-                            Some(at) => later |= at >= end,
-                        }
-                        beside |= group_of.get(&u).is_some_and(|&g| g != i as u32);
-                    }
+                    let inside = readers.get(&b);
+                    let outside = inside.is_none_or(|of| of.count < ix.users.count(b as usize));
+                    let later = inside.is_some_and(|of| of.last >= end);
+                    let beside = read_by.get(&b) == Some(&NONE);
                     // Made in an earlier section, or known from outside of the part.
-                    let known = if outside { Class::Kept } else { Class::Owned };
+                    let known = if ix.output[b as usize] || outside { Class::Kept } else { Class::Owned };
                     match classes.get(&b).copied().unwrap_or(known) {
                         Class::Owned | Class::Shared if later => Class::Kept,
                         Class::Owned if beside => {
