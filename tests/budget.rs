@@ -70,6 +70,20 @@ let net = Net(8, 6)
 "
         )
     };
+    let with_norm = |step: &str| {
+        with(&format!(
+            "model Norm() {{
+  state running: f32[8] = zeros()
+  fn forward(x) {{
+    let m = mean(x, axis: 0)
+    running := 0.9 * running + 0.1 * m
+    x - running
+  }}
+}}
+let norm = Norm()
+{step}"
+        ))
+    };
     vec![
         (
             "plain",
@@ -117,17 +131,8 @@ let net = Net(8, 6)
         ),
         (
             "state, release, barrier, second gradient",
-            with(
-                "model Norm() {
-  state running: f32[8] = zeros()
-  fn forward(x) {
-    let m = mean(x, axis: 0)
-    running := 0.9 * running + 0.1 * m
-    x - running
-  }
-}
-let norm = Norm()
-step train(x: f32[128, 8]) {
+            with_norm(
+                "step train(x: f32[128, 8]) {
   let h = 0.1 * net(norm(x))
   let s = sum(h)
   release h
@@ -142,17 +147,8 @@ step train(x: f32[128, 8]) {
         ),
         (
             "one region of the program around dropout, state and another region",
-            with(
-                "model Norm() {
-  state running: f32[8] = zeros()
-  fn forward(x) {
-    let m = mean(x, axis: 0)
-    running := 0.9 * running + 0.1 * m
-    x - running
-  }
-}
-let norm = Norm()
-step train(x: f32[128, 8]) {
+            with_norm(
+                "step train(x: f32[128, 8]) {
   let y = checkpoint < {
     let h = norm(x)
     for b in net.blocks[0..3] { h = b(nn.dropout(h, 0.2)) }

@@ -110,9 +110,9 @@ fn programs_of_many_kinds() {
     );
 }
 
-/// Where one cut is not enough, the case distinction that proves the bound is printed.
+/// Where one cut is not enough, the proof of the bound is printed.
 #[test]
-fn a_case_distinction_can_be_followed() {
+fn a_proof_of_more_than_one_cut_can_be_followed() {
     let steps = accept("examples/blocks.tg", &["--set", "DEPTH=16"]);
     let step = steps.iter().find(|step| !step["bound"]["refutation"].is_null()).expect("one is proved so");
     for end in [serde_json::json!({ "cut": 0 }), serde_json::json!({ "last": [0, 1] })] {

@@ -6,6 +6,19 @@ use tg::engine::{CompileOptions, Engine, Source};
 
 const HEAD: &str = "use nn\nuse loss\nuse optim\nuse init\n";
 
+/// A cell with one state, over so many steps.
+macro_rules! recurrent {
+    ($cell:literal, $steps:literal) => {
+        concat!(
+            "model Net() {\n  let cell = nn.",
+            $cell,
+            "(16, 32)\n  let out = nn.Linear(32, 4)\n  fn forward(x) {\n    let h = zeros([8, 32])\n    for t in 0..",
+            $steps,
+            " {\n      h = cell(x[t], h)\n    }\n    out(h)\n  }\n}\nlet net = Net()"
+        )
+    };
+}
+
 /// A model, a training step around it, and an optimizer.
 struct Case {
     name: &'static str,
@@ -123,18 +136,7 @@ let net = Net()",
     },
     Case {
         name: "rnn",
-        model: "model Net() {
-  let cell = nn.RNNCell(16, 32)
-  let out = nn.Linear(32, 4)
-  fn forward(x) {
-    let h = zeros([8, 32])
-    for t in 0..12 {
-      h = cell(x[t], h)
-    }
-    out(h)
-  }
-}
-let net = Net()",
+        model: recurrent!("RNNCell", 12),
         data: "x: f32[12, 8, 16], y: i32[8]",
         cost: "let cost = loss.cross_entropy(net(x), y)",
     },
@@ -158,35 +160,13 @@ let net = Net()",
     },
     Case {
         name: "gru",
-        model: "model Net() {
-  let cell = nn.GRUCell(16, 32)
-  let out = nn.Linear(32, 4)
-  fn forward(x) {
-    let h = zeros([8, 32])
-    for t in 0..12 {
-      h = cell(x[t], h)
-    }
-    out(h)
-  }
-}
-let net = Net()",
+        model: recurrent!("GRUCell", 12),
         data: "x: f32[12, 8, 16], y: i32[8]",
         cost: "let cost = loss.cross_entropy(net(x), y)",
     },
     Case {
         name: "gru, 16 steps",
-        model: "model Net() {
-  let cell = nn.GRUCell(16, 32)
-  let out = nn.Linear(32, 4)
-  fn forward(x) {
-    let h = zeros([8, 32])
-    for t in 0..16 {
-      h = cell(x[t], h)
-    }
-    out(h)
-  }
-}
-let net = Net()",
+        model: recurrent!("GRUCell", 16),
         data: "x: f32[16, 8, 16], y: i32[8]",
         cost: "let cost = loss.cross_entropy(net(x), y)",
     },

@@ -155,3 +155,34 @@ fn every_bound_of_larger_graphs_can_be_followed() {
     }
     println!("{kinds:?}");
 }
+
+/// Graphs whose bound takes a case distinction. Each case needs its proof, and an edge that is assumed the
+/// wrong way round is not proved.
+#[test]
+fn a_fork_can_be_followed_and_a_wrong_one_is_refused() {
+    let mut swapped = 0;
+    for (seed, dense) in [(1004, true), (1018, true), (1033, false)] {
+        let mut kinds = BTreeMap::new();
+        let graph = graph(&mut Random::new(seed), Shape { ops: 80, dense });
+        accept(&format!("fork {seed}"), &graph, &mut kinds);
+        assert_eq!(kinds.into_iter().collect::<Vec<_>>(), [("fork", 1)], "{seed}");
+        let planned = schedule_with_copies(&graph, &Options::default());
+        let right = text(&planned.resolved.graph, &planned.schedule, false);
+        let fault = |change: &dyn Fn(&mut Value)| {
+            let mut wrong = right.clone();
+            change(&mut wrong["bound"]["refutation"]);
+            Step::read(&wrong).and_then(|step| step.check()).unwrap_err()
+        };
+        for case in 0..2 {
+            let wrong = json!({ "edges": [], "end": { "cut": 0 } });
+            let end = fault(&|proof| proof["end"]["cases"][case] = wrong.clone());
+            assert!(end.contains("refutation"), "{end}");
+        }
+        for k in 0..right["bound"]["refutation"]["edges"].as_array().map_or(0, Vec::len) {
+            let edge = fault(&|proof| proof["edges"][k].as_array_mut().expect("an edge").swap(1, 2));
+            assert!(edge.contains("refutation"), "{edge}");
+            swapped += 1;
+        }
+    }
+    assert!(swapped > 0, "a proof has edges");
+}

@@ -98,7 +98,7 @@ fn of_scalars(graph: &Graph) -> Vec<bool> {
             matches!(maker.op(), Op::Const(_) | Op::Scalar(_))
                 || of_scalars.get(maker.id.0 as usize).copied().unwrap_or(false)
         };
-        let is_number = matches!(node.op(), Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_))
+        let is_number = node.op().is_elementwise()
             && graph.ty(node.result(0)).shape().is_empty()
             && node.instance() == 0
             && node.after().is_empty();

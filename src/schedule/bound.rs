@@ -34,9 +34,9 @@ pub struct Bound {
     /// The op that runs with at least this much alive. `None` for an empty graph.
     pub op: Option<OpId>,
     /// The ops done before `op` where that is cheapest for it, in source order. With `branched` they
-    /// belong to the best single cut, which proves a little less than `bytes`.
+    /// belong to the best single cut, which may prove less than `bytes`.
     pub before: Vec<OpId>,
-    /// One cut was not enough: the places of undecided ops were told apart.
+    /// One cut was not enough; see `refutation`.
     pub branched: bool,
     /// How. `None` where one cut was enough, or where nobody asked for a proof.
     pub refutation: Option<Refutation>,

@@ -41,10 +41,13 @@ pub(super) fn extreme(
     *work = work.saturating_sub(ops as u64);
     // While no edges are assumed, what the order at hand has alive is no less than a cut.
     let trusts = cutter.extra.is_empty();
-    // Ops of the edge that reach the target with the set at hand.
-    let mut high: Vec<u32> = Vec::new();
+    // So many ops at the front of the edge reach the target with the set at hand.
+    let mut high = 0;
     let mut left = ops;
     loop {
+        if *work == 0 {
+            return None;
+        }
         let low = if trusts {
             outermost(cutter, which, &inside, &mut left).filter(|&op| live[at(cutter, op)] < target)
         } else {
@@ -53,14 +56,11 @@ pub(super) fn extreme(
         let low = match low {
             Some(op) => Some(op),
             None => {
-                let Some(&op) = edge.iter().find(|op| !high.contains(op)) else { break };
-                if *work == 0 {
-                    return None;
-                }
+                let Some(&op) = edge.get(high) else { break };
                 let side = if which == Extreme::Last { Side::Before } else { Side::After };
                 let here = live[at(cutter, op)];
                 if cutter.solve_beside(op, (&edge, side), here, target, work) >= target {
-                    high.push(op);
+                    high += 1;
                     None
                 } else {
                     Some(op)
@@ -69,7 +69,8 @@ pub(super) fn extreme(
         };
         let Some(low) = low else { continue };
         inside[low as usize] = false;
-        high.clear();
+        high = 0;
+        *work = work.saturating_sub(edge.len() as u64);
         edge.retain(|&op| op != low);
         let near: Vec<u32> = near_of(cutter, which, low).collect();
         for op in near {

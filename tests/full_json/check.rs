@@ -77,7 +77,29 @@ fn ensure(holds: bool, fault: impl FnOnce() -> String) -> Check {
     if holds { Ok(()) } else { Err(fault()) }
 }
 
+/// Who waits for each op, from what each waits for.
+pub fn reversed(preds: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let mut succs = vec![Vec::new(); preds.len()];
+    for (k, list) in preds.iter().enumerate() {
+        for &p in list {
+            succs[p].push(k);
+        }
+    }
+    succs
+}
+
 impl Step {
+    /// What each op waits for, with edges (first, second) on top.
+    pub fn preds(&self, edges: &[(usize, usize)]) -> Vec<Vec<usize>> {
+        let of =
+            |o: &Op| o.reads.iter().filter_map(|&b| self.maker[b]).chain(o.after.iter().copied()).collect();
+        let mut preds: Vec<Vec<usize>> = self.ops.iter().map(of).collect();
+        for &(first, second) in edges {
+            preds[second].push(first);
+        }
+        preds
+    }
+
     pub fn read(step: &Value) -> Check<Step> {
         let mut buffers = Vec::new();
         for (k, b) in step["buffers"].as_array().ok_or("no buffers")?.iter().enumerate() {

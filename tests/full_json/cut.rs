@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::check::Step;
+use crate::check::{Step, reversed};
 
 pub struct Cut {
     /// No set has fewer bytes alive.
@@ -17,17 +17,8 @@ const NO_LIMIT: u64 = u64::MAX / 4;
 /// The cut at an op, and the cost of one set of ops done before it.
 pub fn least(step: &Step, op: usize, before: &[usize]) -> Result<Cut, String> {
     let count = step.ops.len();
-    let preds: Vec<Vec<usize>> = step
-        .ops
-        .iter()
-        .map(|o| o.reads.iter().filter_map(|&b| step.maker[b]).chain(o.after.iter().copied()).collect())
-        .collect();
-    let mut succs = vec![Vec::new(); count];
-    for (k, list) in preds.iter().enumerate() {
-        for &p in list {
-            succs[p].push(k);
-        }
-    }
+    let preds = step.preds(&[]);
+    let succs = reversed(&preds);
     let reach = |edges: &[Vec<usize>]| {
         let mut seen = vec![false; count];
         let mut stack = vec![op];

@@ -1,10 +1,10 @@
 //! Proofs by case distinction: every edge that is assumed and every end of a case is a minimum cut of
-//! its own, worked out again here.
+//! its own, worked out again here; a search is made again in `search`.
 
 use serde_json::Value;
 
 use crate::{
-    check::{Check, Step},
+    check::{Check, Step, reversed},
     cut::{choices, minimum, own},
     search::below,
 };
@@ -84,20 +84,8 @@ pub fn follow(step: &Step, proof: &Value, mut edges: Edges, target: u64) -> Chec
 /// be where the edges contradict each other.
 fn least(step: &Step, at: usize, edges: &[(usize, usize)], done: &[usize], late: &[usize]) -> u64 {
     let count = step.ops.len();
-    let mut preds: Vec<Vec<usize>> = step
-        .ops
-        .iter()
-        .map(|o| o.reads.iter().filter_map(|&b| step.maker[b]).chain(o.after.iter().copied()).collect())
-        .collect();
-    for &(first, second) in edges {
-        preds[second].push(first);
-    }
-    let mut succs = vec![Vec::new(); count];
-    for (k, list) in preds.iter().enumerate() {
-        for &p in list {
-            succs[p].push(k);
-        }
-    }
+    let preds = step.preds(edges);
+    let succs = reversed(&preds);
     let reach = |lists: &[Vec<usize>], from: Vec<usize>| {
         let mut seen = vec![false; count];
         let mut stack = from;

@@ -11,14 +11,7 @@ const SETS: usize = 2_000_000;
 /// Whether some order has less than `target` alive throughout; `None` if that takes too long.
 pub fn below(step: &Step, edges: &[(usize, usize)], target: u64) -> Option<bool> {
     let count = step.ops.len();
-    let mut preds: Vec<Vec<usize>> = step
-        .ops
-        .iter()
-        .map(|o| o.reads.iter().filter_map(|&b| step.maker[b]).chain(o.after.iter().copied()).collect())
-        .collect();
-    for &(first, second) in edges {
-        preds[second].push(first);
-    }
+    let preds = step.preds(edges);
     let mut seen: HashSet<Vec<bool>> = HashSet::new();
     let mut stack = vec![vec![false; count]];
     while let Some(mut done) = stack.pop() {

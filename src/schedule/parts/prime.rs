@@ -49,7 +49,8 @@ impl Merger<'_> {
             part.lowest = part.lowest.max(cut(lowest));
         }
         for (&(before, op, after), &at) in asked.iter().skip(1).zip(&hot) {
-            let (live, low, high) = (cut(op), cut(before), cut(after));
+            // Out of work, a cut is less than it could be, and the part still holds its lowest.
+            let (live, low, high) = (cut(op), cut(before).max(part.lowest), cut(after).max(part.lowest));
             let moment = moments::add(&mut self.moments, Moment::Op(part.order[at]));
             part.early.push(Item { steep: live - low, valley: low, moment });
             part.late.push(Item { steep: live - high, valley: high, moment });

@@ -42,10 +42,9 @@ pub(super) fn sweep<'a>(
     let mut before = None;
     for (item, part) in all {
         let at = &mut valley[part as usize];
-        // A moment leaves its part no lower than that is anyway.
-        if item.valley >= *at || before.is_none() {
-            sum += (item.valley - *at).max(0);
-            *at = item.valley.max(*at);
+        if item.valley >= *at {
+            sum += item.valley - *at;
+            *at = item.valley;
             let moment = moments::add(moments, Moment::Beside { before, part, moment: item.moment });
             before = Some(moment);
             items.push(Item { steep: item.steep, valley: sum, moment });
