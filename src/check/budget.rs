@@ -9,7 +9,6 @@ use super::{
     frame::Budget,
     plans::Made,
     step::Compiled,
-    step_plan::mebibytes,
     value::{Cx, Step, Value},
 };
 use crate::{
@@ -19,7 +18,7 @@ use crate::{
     ir::Graph,
     lower::{self, PlanOptions},
     plan::{BufferKind, Plan},
-    report,
+    report::{self, Bytes},
     source::Span,
     syntax::ast::ExprId,
 };
@@ -140,16 +139,16 @@ impl Evaluator {
                 continue;
             };
             shown += 1;
-            let size = mebibytes(buffer.bytes);
+            let size = Bytes(buffer.bytes);
             let text = format!("`{}` takes {size} at that peak, until {}", buffer.name, buffer.kept_by);
             diagnostic = diagnostic.secondary(place.span, text);
         }
         if plan.persistent_bytes > 0 {
-            diagnostic = diagnostic
-                .note(format!("parameters and state take {} of it", mebibytes(plan.persistent_bytes)));
+            diagnostic =
+                diagnostic.note(format!("parameters and state take {} of it", Bytes(plan.persistent_bytes)));
         }
         if rest > 0 {
-            diagnostic = diagnostic.note(format!("other buffers take {} then", mebibytes(rest)));
+            diagnostic = diagnostic.note(format!("other buffers take {} then", Bytes(rest)));
         }
         diagnostic = if compiled.graph.gradients.is_empty() {
             diagnostic.note("the step takes no gradient, so there is nothing that could be computed again")

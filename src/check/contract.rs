@@ -7,7 +7,6 @@ use super::{
     errors::{Eval, Halt},
     frame::Ensure,
     step::Compiled,
-    step_plan::mebibytes,
     value::Step,
     witness,
 };
@@ -16,6 +15,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::Graph,
     plan::Plan,
+    report::Bytes,
     schedule::OrderKind,
     source::{SourceMap, Span},
 };
@@ -59,8 +59,8 @@ impl Evaluator {
                 format!(
                     "the peak of `{}` is {}; the limit of this engine is {} (`max_bytes`)",
                     step.name(),
-                    mebibytes(peak),
-                    mebibytes(limit)
+                    Bytes(peak),
+                    Bytes(limit)
                 ),
             ));
         }
@@ -126,16 +126,16 @@ fn over_peak(plan: &Plan, ensure: &Ensure) -> Diagnostic {
             size(ensure.limit)
         ),
     )
-    .note(format!("no schedule of this step needs less than {}", mebibytes(plan.lower_bound_bytes())))
+    .note(format!("no schedule of this step needs less than {}", Bytes(plan.lower_bound_bytes())))
     .help("`tg plan` shows what is alive at the peak; `checkpoint < … >` recomputes instead of keeping")
 }
 
 /// How to write sizes that are compared with a limit: in bytes where one would look like it though it
 /// differs.
 pub(super) fn apart(limit: u64, others: &[u64]) -> impl Fn(u64) -> String + use<> {
-    let text = mebibytes(limit);
-    let alike = others.iter().any(|&b| b != limit && mebibytes(b) == text);
-    move |bytes| if alike { format!("{bytes} bytes") } else { mebibytes(bytes) }
+    let text = Bytes(limit).to_string();
+    let alike = others.iter().any(|&b| b != limit && Bytes(b).to_string() == text);
+    move |bytes| if alike { format!("{bytes} bytes") } else { Bytes(bytes).to_string() }
 }
 
 #[cfg(test)]

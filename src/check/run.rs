@@ -21,6 +21,7 @@ use crate::{
     guard::OutOfMemory,
     ir::{Graph, Output, Type, ValueId},
     ops::{Cause, Op},
+    report::Bytes,
     source::Span,
     syntax::ast::ExprId,
 };
@@ -130,7 +131,7 @@ impl Evaluator {
         if values <= limit.saturating_sub(used) {
             return Ok(());
         }
-        let [values, used, limit] = [values, used, limit].map(super::step_plan::mebibytes);
+        let [values, used, limit] = [values, used, limit].map(Bytes);
         let message = format!(
             "this needs {values}, more than the {limit} of `max_host_bytes`, of which {used} are in use"
         );

@@ -13,7 +13,6 @@ use super::{
     run::{collect_tensors, map_tensors},
     scope::ScopeKind,
     step_args::{Flat, KeyPart},
-    step_plan::mebibytes,
     value::{Cell, GraphTensor, Optimizer, Step, Stored, Value, lock},
     walk,
 };
@@ -28,6 +27,7 @@ use crate::{
     ir::{Graph, Origin, Output, Type, ValueId},
     ops::Cause,
     plan::Plan,
+    report::Bytes,
     source::Span,
 };
 
@@ -233,7 +233,7 @@ impl Evaluator {
                 Diagnostic::error(
                     codes::LIMIT,
                     span,
-                    format!("`{}` needs {} to run, more than the {} of `max_host_bytes`", step.name(), mebibytes(peak), mebibytes(limit)),
+                    format!("`{}` needs {} to run, more than the {} of `max_host_bytes`", step.name(), Bytes(peak), Bytes(limit)),
                 )
                 .help("`tg plan` shows what takes them; make it smaller with `--set`, or recompute with `checkpoint < … >`"),
             ));

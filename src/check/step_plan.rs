@@ -246,15 +246,3 @@ fn open_dimension(cx: &Cx, ty: &TypeExpr) -> Option<Option<Name>> {
         }
     })
 }
-
-pub(super) fn mebibytes(bytes: u64) -> String {
-    let size = bytes as f64 / (1u64 << 20) as f64;
-    // Sizes that no machine has are easier to read in larger units.
-    for (unit, power) in [("EiB", 40), ("PiB", 30), ("TiB", 20)] {
-        let large = size / (1u64 << power) as f64;
-        if large >= 1.0 {
-            return format!("{large:.1} {unit}");
-        }
-    }
-    if size >= 0.05 { format!("{size:.1} MiB") } else { format!("{bytes} bytes") }
-}

@@ -16,7 +16,7 @@ use crate::{
     diagnostic::{Diagnostic, Severity},
     ir::{DType, Graph, Type, ValueId},
     ops::{Op, OpError, Slice, SliceRange},
-    report::bytes::Bytes,
+    report::Bytes,
     source::Span,
     syntax::ast::{Arg, ExprId, ExprKind, Ident, Name},
 };

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::step_plan::mebibytes;
 use crate::{
     diagnostic::Diagnostic,
     ir::{Bind, Graph},
     plan::{Excess, Moved, Plan},
-    report::plan::{Deed, Place, View, generalize},
+    report::{
+        Bytes,
+        plan::{Deed, Place, View, generalize},
+    },
     schedule::{self, OpId},
     source::{SourceMap, Span},
 };
@@ -116,7 +118,7 @@ impl Group {
             .collect();
         let rest = if self.kept.len() > NAMES_SHOWN { " and others" } else { "" };
         let (who, line) = (self.who(), of_line(view, self.place));
-        format!("{who}{line} {what} {} ({}{rest})", mebibytes(self.bytes), names.join(", "))
+        format!("{who}{line} {what} {} ({}{rest})", Bytes(self.bytes), names.join(", "))
     }
 }
 
@@ -139,9 +141,9 @@ fn blame(
 ) -> Diagnostic {
     diagnostic = diagnostic.note(format!(
         "that order has {} alive when {} runs; the planned order has {} alive then",
-        mebibytes(bytes),
+        Bytes(bytes),
         worst_op(view, excess),
-        mebibytes(view.plan.persistent_bytes.saturating_add(excess.planned_bytes)),
+        Bytes(view.plan.persistent_bytes.saturating_add(excess.planned_bytes)),
     ));
     for group in groups.iter().take(GROUPS_SHOWN) {
         diagnostic = diagnostic.note(group.sentence(view));
@@ -158,7 +160,7 @@ fn blame(
     if excess.overwritten_bytes > 0 {
         diagnostic = diagnostic.note(format!(
             "the planned order saves {} there by writing over an operand; a promise for every schedule does not count on that",
-            mebibytes(excess.overwritten_bytes)
+            Bytes(excess.overwritten_bytes)
         ));
     }
     diagnostic
@@ -191,7 +193,7 @@ fn repaired(view: &View<'_>, limit: u64) -> Option<String> {
     if rest > 0 {
         shown.push(format!("{rest} more like that"));
     }
-    let resident = |bytes: u64| mebibytes(plan.persistent_bytes.saturating_add(bytes));
+    let resident = |bytes: u64| Bytes(plan.persistent_bytes.saturating_add(bytes));
     Some(format!(
         "the promise holds if {}: then the worst legal order needs {}, the best one {} (planned again); `let a, b = barrier(a, b)` makes what uses `a` wait until `b` is there",
         shown.join(", "),

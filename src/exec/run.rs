@@ -1,5 +1,7 @@
 //! What all devices share of running a step.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::Tensor;
 use crate::{
     ir::{Graph, Type},
@@ -17,10 +19,38 @@ pub struct Run {
     pub high_water_bytes: u64,
 }
 
-/// The error of an op that failed after the step began to write.
-pub(crate) fn half_written(error: OpError) -> OpError {
-    let message = format!("{} (the step had already written some parameters)", error.message);
-    OpError { message, ..error }
+/// How far a run has come: from the first write of a persistent tensor on it goes to its end, and its errors
+/// tell of that.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Progress {
+    has_written: bool,
+}
+
+impl Progress {
+    /// Before work that `writes` persistent tensors or not: an error where the run is cancelled in time.
+    /// `change` comes before the first of those that write.
+    pub fn go_on(&mut self, writes: bool, cancel: &AtomicBool, change: impl FnOnce()) -> Result<(), OpError> {
+        if self.has_written {
+            return Ok(());
+        }
+        if cancel.load(Ordering::Relaxed) {
+            return Err(OpError::cancelled());
+        }
+        if writes {
+            self.has_written = true;
+            change();
+        }
+        Ok(())
+    }
+
+    /// The error of an op that fails now.
+    pub fn error(self, error: OpError) -> OpError {
+        if !self.has_written {
+            return error;
+        }
+        let message = format!("{} (the step had already written some parameters)", error.message);
+        OpError { message, ..error }
+    }
 }
 
 /// Whether the inputs that a step is given are those of its graph.

@@ -6,9 +6,12 @@ const KIB: f64 = 1024.0;
 const MIB: f64 = 1024.0 * KIB;
 const GIB: f64 = 1024.0 * MIB;
 const TIB: f64 = 1024.0 * GIB;
+const PIB: f64 = 1024.0 * TIB;
+const EIB: f64 = 1024.0 * PIB;
 
 /// A number of bytes, written with its unit. MiB is the unit of memory reports, so that figures
-/// of one report compare at a glance; GiB starts where five digits would not be enough.
+/// of one report compare at a glance; GiB starts where five digits would not be enough. Sizes that no machine
+/// has are easier to read in units as large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
@@ -24,8 +27,12 @@ impl fmt::Display for Bytes {
             format!("{:.1} MiB", bytes / MIB)
         } else if bytes < 100.0 * TIB {
             format!("{:.1} GiB", bytes / GIB)
-        } else {
+        } else if bytes < PIB {
             format!("{:.1} TiB", bytes / TIB)
+        } else if bytes < EIB {
+            format!("{:.1} PiB", bytes / PIB)
+        } else {
+            format!("{:.1} EiB", bytes / EIB)
         };
         // `pad` so that columns can be aligned with `{:>12}`.
         f.pad(&text)
@@ -84,7 +91,9 @@ mod tests {
             (4035444736, "3848.5 MiB"),
             (16 << 30, "16384.0 MiB"),
             (100 << 30, "100.0 GiB"),
-            (u64::MAX, "16777216.0 TiB"),
+            (1 << 47, "128.0 TiB"),
+            (3 << 50, "3.0 PiB"),
+            (u64::MAX, "16.0 EiB"),
         ];
         for (bytes, text) in cases {
             assert_eq!(Bytes(bytes).to_string(), text);

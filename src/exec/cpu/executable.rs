@@ -1,9 +1,6 @@
 //! Runs a plan: a loop over its instructions, in one arena, at the planned offsets.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, atomic::AtomicBool};
 
 use super::{
     Arena, Call, Operand, RunError, ScalarPage, Shared,
@@ -14,7 +11,7 @@ use crate::{
         Tensor,
         comm::{Alone, Link, Tickets},
         place::{Place, Root, Wait, node_of, reach},
-        run::{Printer, Run, check_inputs, check_slots, half_written},
+        run::{Printer, Progress, Run, check_inputs, check_slots},
     },
     ir::{DType, Type},
     ops::{Cause, Layout, OpError},
@@ -165,7 +162,7 @@ impl Executable {
         let mut operands: Vec<Operand<'_>> = Vec::new();
         let mut results: Vec<Operand<'_>> = Vec::new();
         let mut places: (Vec<Shared<u8>>, Vec<Shared<u8>>) = (Vec::new(), Vec::new());
-        let mut has_written = false;
+        let mut progress = Progress::default();
         let mut tickets = Tickets::default();
         for instruction in &plan.instructions {
             let op = match *instruction {
@@ -176,18 +173,16 @@ impl Executable {
                 }
             };
             let node = node_of(&plan, op);
-            if !has_written && cancel.load(Ordering::Relaxed) {
-                return Err(RunError { node, error: OpError::cancelled() });
-            }
             let Some(action) = self.actions.get(op.0 as usize) else {
                 let error = OpError::new("internal: the plan runs an op that it does not have");
                 return Err(RunError { node, error });
             };
             let writes = action.written().any(|root| matches!(root, Root::Slot(_)));
+            let before = progress;
+            progress.go_on(writes, cancel, || ()).map_err(|error| RunError { node, error })?;
             // A kernel may fail in the middle, the other ops before they write.
-            let is_half = has_written || writes && matches!(action, Action::Node { .. });
-            let fail = |error| RunError { node, error: if is_half { half_written(error) } else { error } };
-            has_written |= writes;
+            let at = if matches!(action, Action::Node { .. }) { progress } else { before };
+            let fail = |error| RunError { node, error: at.error(error) };
             for &made in plan.schedule_graph.makes(op) {
                 high_water = high_water.max(self.end_of(made));
             }
@@ -238,8 +233,7 @@ impl Executable {
                 }
             }
         }
-        self.outputs(&memory, page, &mut outputs)
-            .map_err(|error| fail(if has_written { half_written(error) } else { error }))?;
+        self.outputs(&memory, page, &mut outputs).map_err(|error| fail(progress.error(error)))?;
         Ok(Run { outputs, high_water_bytes: high_water })
     }
 

@@ -29,7 +29,7 @@ use crate::{
         comm::Link,
         cpu::{RunError, ScalarPage},
         place::{Root, node_of},
-        run::{Printer, Run, check_inputs, check_slots, half_written},
+        run::{Printer, Progress, Run, check_inputs, check_slots},
     },
     ops::OpError,
     plan::Plan,
@@ -74,7 +74,7 @@ pub(super) struct Binding {
 
 /// A run that was started.
 pub(super) enum OnTheWay {
-    Started { has_written: bool },
+    Started(Progress),
     Done(Vec<Tensor>),
 }
 
@@ -259,12 +259,11 @@ impl Executable {
         let missing = || fail(OpError::new("internal: a step ends that has not started"));
         let outputs = match self.on_the_way.take().ok_or_else(missing)? {
             OnTheWay::Done(outputs) => outputs,
-            OnTheWay::Started { has_written } => {
-                let half = |error| if has_written { half_written(error) } else { error };
-                cuda.compute.wait("running a step").map_err(|error| fail(half(error)))?;
+            OnTheWay::Started(progress) => {
+                cuda.compute.wait("running a step").map_err(|error| fail(progress.error(error)))?;
                 let words = self.staging.fault(self.is_uploaded).map_err(fail)?;
-                fault(&self.plan, words, has_written)?;
-                self.staging.outputs(page).map_err(|error| fail(half(error)))?
+                fault(&self.plan, words, progress)?;
+                self.staging.outputs(page).map_err(|error| fail(progress.error(error)))?
             }
         };
         Ok(Run { outputs, high_water_bytes: self.high_water })
@@ -288,19 +287,12 @@ impl Executable {
         };
         let taken = self.staging.take(&|_, root| root_address(arena, &binding.slots, root));
         taken.map_err(fail)?;
-        let mut has_written = false;
+        let mut progress = Progress::default();
         let mut host = Host::new(&plan);
         let words = self.staging.words();
         let is_warm = binding.is_warm;
         for part in &mut binding.parts {
-            if !has_written && call.cancel.load(Ordering::Relaxed) {
-                return Err(fail(OpError::cancelled()));
-            }
-            if part.writes && !has_written {
-                has_written = true;
-                change(&self.written, slots);
-            }
-            let half = |error| if has_written { half_written(error) } else { error };
+            progress.go_on(part.writes, call.cancel, || change(&self.written, slots)).map_err(fail)?;
             let enqueue = |part: &Part| {
                 part.bound.iter().try_for_each(|bound| bound.enqueue(&self.context, cuda.compute.raw()))
             };
@@ -315,17 +307,18 @@ impl Executable {
                 Some(captured) => cuda.compute.replay(captured),
                 None => enqueue(part),
             };
-            started.map_err(|error| fail(half(error)))?;
+            started.map_err(|error| fail(progress.error(error)))?;
             if let Some((op, collective)) = &part.collective {
                 let started = collective.enqueue(&self.context, cuda.compute.raw());
-                started.map_err(|error| RunError { node: node_of(&plan, *op), error: half(error) })?;
+                started
+                    .map_err(|error| RunError { node: node_of(&plan, *op), error: progress.error(error) })?;
             }
             if let Some(op) = part.host {
                 let node = node_of(&plan, op);
-                let fail = |error| RunError { node, error: half(error) };
+                let fail = |error| RunError { node, error: progress.error(error) };
                 cuda.compute.wait("running a step").map_err(fail)?;
                 let told = self.staging.fault_by_now().map_err(fail)?;
-                fault(&plan, told, has_written)?;
+                fault(&plan, told, progress)?;
                 let action = self.steps.iter().find(|step| step.op == op).map(|step| &step.action);
                 if let Some(Action::Host(action)) = action {
                     let memory = Planned { arena, slots: &binding.slots, words, constants: &self.constants };
@@ -333,12 +326,11 @@ impl Executable {
                 }
             }
         }
-        let half = |error| if has_written { half_written(error) } else { error };
         let outputs = self.staging.download(&|_, root| root_address(arena, &binding.slots, root));
-        outputs.map_err(|error| fail(half(error)))?;
+        outputs.map_err(|error| fail(progress.error(error)))?;
         binding.is_warm = true;
         self.binding = Some(binding);
-        Ok(OnTheWay::Started { has_written })
+        Ok(OnTheWay::Started(progress))
     }
 
     /// Puts addresses into all work.
@@ -376,10 +368,10 @@ pub(super) fn change(written: &[bool], slots: &mut [Persistent]) {
     }
 }
 
-pub(super) fn fault(plan: &Plan, words: Fault, has_written: bool) -> Result<(), RunError> {
+pub(super) fn fault(plan: &Plan, words: Fault, progress: Progress) -> Result<(), RunError> {
     let Some((op, error)) = kernels::fault(plan, words) else { return Ok(()) };
     let node = node_of(plan, op);
-    Err(RunError { node, error: if has_written { half_written(error) } else { error } })
+    Err(RunError { node, error: progress.error(error) })
 }
 
 /// What the host needs of a call.

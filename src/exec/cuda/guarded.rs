@@ -2,10 +2,7 @@
 //! zones, filled with NaN at first and when it is freed. Places of the plan are not used, so nothing
 //! can hide by lying beside something else.
 
-use std::{
-    ops::Range,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{ops::Range, sync::Arc};
 
 use cudarc::driver::{result, sys::CUdeviceptr};
 use rustc_hash::FxHashMap;
@@ -26,7 +23,7 @@ use crate::{
         Persistent,
         cpu::RunError,
         place::{self, Root},
-        run::half_written,
+        run::Progress,
     },
     ops::OpError,
     plan::{Instruction, Kernel, Plan},
@@ -57,7 +54,7 @@ impl Executable {
         buffers.into_iter().try_for_each(|buffer| memory.make(buffer)).map_err(fail)?;
         self.staging.take(&|buffer, _| memory.buffer(buffer)).map_err(fail)?;
         let mut host = Host::new(&plan);
-        let mut has_written = false;
+        let mut progress = Progress::default();
         let mut steps = self.steps.iter().zip(&self.functions);
         for instruction in &plan.instructions {
             if let Instruction::Free(buffer) = *instruction {
@@ -66,15 +63,10 @@ impl Executable {
             }
             let Some((step, functions)) = steps.next() else { break };
             let node = place::node_of(&plan, step.op);
-            if !has_written && call.cancel.load(Ordering::Relaxed) {
-                return Err(RunError { node, error: OpError::cancelled() });
-            }
-            if step.writes && !has_written {
-                has_written = true;
-                change(&self.written, slots);
-            }
-            let fail =
-                |error| RunError { node, error: if has_written { half_written(error) } else { error } };
+            let changes = || change(&self.written, slots);
+            let gone_on = progress.go_on(step.writes, call.cancel, changes);
+            gone_on.map_err(|error| RunError { node, error })?;
+            let fail = |error| RunError { node, error: progress.error(error) };
             memory.begin(step.op).map_err(fail)?;
             match &step.action {
                 Action::Device(works) => {
@@ -92,9 +84,8 @@ impl Executable {
             }
             memory.end(step.op, &title(&plan, step.op)).map_err(fail)?;
             let told = self.staging.fault_by_now().map_err(fail)?;
-            fault(&plan, told, has_written)?;
+            fault(&plan, told, progress)?;
         }
-        let half = |error| if has_written { half_written(error) } else { error };
         let place = |k: usize, root: Root| match root {
             Root::Slot(slot) => memory.slot(slot),
             Root::Arena(_) => {
@@ -106,7 +97,7 @@ impl Executable {
         let outputs = downloaded
             .and_then(|()| cuda.compute.wait("running a step"))
             .and_then(|()| self.staging.outputs(call.page));
-        outputs.map(OnTheWay::Done).map_err(|error| fail(half(error)))
+        outputs.map(OnTheWay::Done).map_err(|error| fail(progress.error(error)))
     }
 }
 
