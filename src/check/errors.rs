@@ -258,18 +258,28 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         0..=5 => 1,
         n => n / 3,
     };
-    candidates
-        .into_iter()
-        .filter(|c| *c != word)
-        .map(|c| {
-            let distance = if c.eq_ignore_ascii_case(word) { 0 } else { edit_distance(word, c) };
-            (distance, c.chars().next() != word.chars().next(), c)
-        })
-        .filter(|(distance, _, c)| {
-            *distance <= limit && (*distance == 0 || c.chars().count().min(word.chars().count()) >= 2)
-        })
-        .min()
-        .map(|(_, _, c)| c)
+    let found = candidates.into_iter().filter(|c| *c != word).filter_map(|c| {
+        let distance = if c.eq_ignore_ascii_case(word) { 0 } else { edit_distance(word, c) };
+        let is_slip =
+            distance <= limit && (distance == 0 || c.chars().count().min(word.chars().count()) >= 2);
+        (is_slip || completes(word, c)).then_some((
+            !is_slip,
+            distance,
+            c.chars().next() != word.chars().next(),
+            c,
+        ))
+    });
+    found.min().map(|(.., c)| c)
+}
+
+/// Whether a candidate is the word with a few letters more: `LSTMCell` for `LSTM`.
+fn completes(word: &str, candidate: &str) -> bool {
+    const LEAST: usize = 4;
+    const MORE: usize = 4;
+    let rest = candidate.get(word.len()..).filter(|rest| rest.chars().count() <= MORE);
+    word.chars().count() >= LEAST
+        && rest.is_some()
+        && candidate.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours.
