@@ -1,0 +1,204 @@
+//! Convolution of half types by tensor cores, in tiles of results. Weights are packed first, in the order in
+//! which their products are summed.
+
+use std::sync::Arc;
+
+use super::{Call, DType, Kernel, OpError, Part, SEGMENTS, Sizes, THREADS, Tensor, Work, sum_segments};
+
+const MMA: &str = include_str!("../mma.cu");
+const TEXT: &str = include_str!("warps.cu");
+
+/// Terms of a sum that are looked up together, and multiplied together.
+const UNIT: usize = 16;
+const STEP: usize = 32;
+
+/// Tiles that keep any device busy: they are smaller, and sums are divided, where there are fewer.
+const TILES: usize = 256;
+
+/// Of at most so many channels, units have terms in the order of the weights: those of one tap would be mostly
+/// empty.
+const FEW_CHANNELS: usize = 8;
+
+/// Rows and columns of the results of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tile {
+    rows: usize,
+    columns: usize,
+}
+
+impl Tile {
+    /// The largest that leaves as many tiles as keep a device busy.
+    pub fn new(sizes: &Sizes, part: Part) -> Tile {
+        let (rows, columns) = results(sizes, part);
+        let count = |rows_of: usize, columns_of: usize| {
+            let tile = Tile { rows: rows_of, columns: columns_of };
+            tile.count(sizes, part)
+        };
+        // Segments make up for few tiles.
+        let is_enough = |count: usize| part == Part::GradWeight || count >= TILES;
+        let high = if rows <= 32 { 32 } else { 64 };
+        let (rows, columns) = if rows > 64 && columns > 64 && is_enough(count(128, 128)) {
+            (128, 128)
+        } else if columns > 64 && is_enough(count(high, 128)) {
+            (high, 128)
+        } else {
+            (high, 64)
+        };
+        Tile { rows, columns }
+    }
+
+    /// Tiles of all groups.
+    fn count(self, sizes: &Sizes, part: Part) -> usize {
+        let (rows, columns) = results(sizes, part);
+        let tiles = rows.div_ceil(self.rows).saturating_mul(columns.div_ceil(self.columns));
+        tiles.saturating_mul(sizes.shape.groups)
+    }
+
+    /// Warps of a block have 32 columns, and two are above each other.
+    fn threads(self) -> u32 {
+        2 * self.columns as u32
+    }
+}
+
+/// Rows and columns of the results of a group.
+fn results(sizes: &Sizes, part: Part) -> (usize, usize) {
+    match part {
+        Part::Forward => (sizes.outputs, sizes.images.saturating_mul(sizes.pixels())),
+        Part::GradInput => (sizes.inputs, sizes.images.saturating_mul(sizes.plane())),
+        Part::GradWeight => (sizes.outputs, units(sizes, part).saturating_mul(UNIT)),
+    }
+}
+
+/// The channels that are summed over; for the weights, those that terms have.
+fn channels(sizes: &Sizes, part: Part) -> usize {
+    if part == Part::GradInput { sizes.outputs } else { sizes.inputs }
+}
+
+fn is_by_tap(sizes: &Sizes, part: Part) -> bool {
+    channels(sizes, part) > FEW_CHANNELS
+}
+
+/// Units of terms.
+fn units(sizes: &Sizes, part: Part) -> usize {
+    let channels = channels(sizes, part);
+    if is_by_tap(sizes, part) {
+        channels.div_ceil(UNIT).saturating_mul(sizes.taps())
+    } else {
+        channels.saturating_mul(sizes.taps()).div_ceil(UNIT)
+    }
+}
+
+/// Elements of the packed weights.
+fn packed(sizes: &Sizes, part: Part) -> usize {
+    let (rows, _) = results(sizes, part);
+    let terms = units(sizes, part).saturating_mul(UNIT).next_multiple_of(STEP);
+    sizes.shape.groups.saturating_mul(rows).saturating_mul(terms)
+}
+
+/// Into how many segments the sums of the weights' gradient are divided.
+fn segments(sizes: &Sizes, tile: Tile) -> usize {
+    sizes.segments(tile.count(sizes, Part::GradWeight), TILES)
+}
+
+/// Bytes of the packed weights, or of the sums of segments.
+pub(super) fn workspace(sizes: &Sizes, part: Part, dtype: DType, tile: Tile) -> u64 {
+    match part {
+        Part::Forward | Part::GradInput => (packed(sizes, part) as u64).saturating_mul(dtype.size() as u64),
+        Part::GradWeight => sizes.segment_bytes(segments(sizes, tile), dtype),
+    }
+}
+
+fn source(sizes: &Sizes, part: Part, dtype: DType, tile: Tile, bias: bool) -> Arc<str> {
+    let units = units(sizes, part);
+    let reach = sizes.reach().max(packed(sizes, part)).max(units.saturating_mul(UNIT));
+    let mut text = format!(
+        "#define HALF_NAME \"{dtype}\"\n#define IS_F16 {}\n#define BM {}\n#define BN {}\n#define BY_TAP {}\n\
+         #define GRADIENT {}\n#define WEIGHTS {}\n#define HAS_BIAS {bias}\n#define UNITS ((I){units}ull)\n",
+        u8::from(dtype == DType::F16),
+        tile.rows,
+        tile.columns,
+        u8::from(is_by_tap(sizes, part)),
+        u8::from(part == Part::GradInput),
+        u8::from(part == Part::GradWeight),
+    );
+    text += MMA;
+    text += TEXT;
+    if part == Part::GradWeight {
+        text += SEGMENTS;
+    }
+    sizes.source(dtype, reach, &text)
+}
+
+/// x, weight → y
+pub(super) fn forward(
+    call: &Call,
+    sizes: &Sizes,
+    tile: Tile,
+    [x, w, y]: [&Tensor; 3],
+    bias: Option<&Tensor>,
+) -> Result<Vec<Work>, OpError> {
+    let (part, dtype) = (Part::Forward, y.dtype());
+    let weights = call.workspace(workspace(sizes, part, dtype, tile))?;
+    let source = source(sizes, part, dtype, tile, bias.is_some());
+    Ok(vec![
+        Kernel::new(source.clone(), "conv_pack")
+            .arg(w)
+            .arg(weights)
+            .for_each(packed(sizes, part), THREADS)?,
+        Kernel::new(source, "conv")
+            .arg(x)
+            .arg(weights)
+            .args([bias.unwrap_or(x), y])
+            .size(sizes.images)
+            .blocks(tile.count(sizes, part), 1, 1, tile.threads())?,
+    ])
+}
+
+/// weight, g → dx
+pub(super) fn grad_input(
+    call: &Call,
+    sizes: &Sizes,
+    tile: Tile,
+    [w, g, dx]: [&Tensor; 3],
+) -> Result<Vec<Work>, OpError> {
+    let (part, dtype) = (Part::GradInput, dx.dtype());
+    let weights = call.workspace(workspace(sizes, part, dtype, tile))?;
+    let source = source(sizes, part, dtype, tile, false);
+    Ok(vec![
+        Kernel::new(source.clone(), "conv_pack")
+            .arg(w)
+            .arg(weights)
+            .for_each(packed(sizes, part), THREADS)?,
+        Kernel::new(source, "conv_grad_input").arg(weights).args([g, dx]).size(sizes.images).blocks(
+            tile.count(sizes, part),
+            1,
+            1,
+            tile.threads(),
+        )?,
+    ])
+}
+
+/// x, g → dweight
+pub(super) fn grad_weight(
+    call: &Call,
+    sizes: &Sizes,
+    tile: Tile,
+    [x, g, dw]: [&Tensor; 3],
+) -> Result<Vec<Work>, OpError> {
+    let (part, dtype) = (Part::GradWeight, dw.dtype());
+    let segments = segments(sizes, tile);
+    let partial = call.workspace(workspace(sizes, part, dtype, tile))?;
+    let source = source(sizes, part, dtype, tile, false);
+    let blocks = tile.count(sizes, part).saturating_mul(segments);
+    let mut works = vec![
+        Kernel::new(source.clone(), "conv_grad_weight")
+            .args([x, g, dw])
+            .arg(partial)
+            .sizes([sizes.images, segments])
+            .blocks(blocks, 1, 1, tile.threads())?,
+    ];
+    if segments > 1 {
+        works.push(sum_segments(source, sizes, partial, dw, segments)?);
+    }
+    Ok(works)
+}
