@@ -251,6 +251,18 @@ fn convolutions_of_single_pixels() {
 }
 
 #[test]
+fn pools_have_the_bits_of_the_cpu() {
+    let shape = PoolShape { kernel: (3, 2), stride: (2, 1), padding: (1, 0) };
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
+        compare(&[noise(dtype, &[2, 3, 31, 30], 1)], true, &|graph, args| {
+            let y = graph.value(MaxPool2d { shape }, args)?;
+            let x = args.first().copied().unwrap_or(y);
+            Ok(vec![y, graph.value(MaxPool2dGrad { shape }, &[x, y])?])
+        });
+    }
+}
+
+#[test]
 fn products_over_several_tiles() {
     for dtype in [DType::I32, DType::U8, DType::I64, DType::F32, DType::F16] {
         let args = [noise(dtype, &[2, 70, 33], 1), noise(dtype, &[2, 33, 90], 2)];
