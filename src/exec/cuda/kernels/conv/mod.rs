@@ -250,3 +250,59 @@ fn sum_segments(
 fn is_empty(tensor: &Tensor) -> bool {
     tensor.elements() == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(part: Part, dtype: DType, x: [usize; 4], w: [usize; 4], stride: usize, groups: usize) -> Form {
+        let shape =
+            ConvShape { stride: (stride, stride), padding: (w[2] / 2, w[3] / 2), dilation: (1, 1), groups };
+        let side = |size: usize, kernel: usize| (size + 2 * (kernel / 2) - kernel) / stride + 1;
+        let y = [x[0], w[0], side(x[2], w[2]), side(x[3], w[3])];
+        let [x, w, y] = [x, w, y].map(|shape| Type::new(dtype, shape).expect("a small type"));
+        Sizes::new(shape, &x, &w, &y).form(part, dtype)
+    }
+
+    #[test]
+    fn forms_follow_sizes_and_types() {
+        let (large, pointwise) = ([64, 1024, 14, 14], [1024, 1024, 1, 1]);
+        for dtype in [DType::F32, DType::BF16] {
+            for part in [Part::Forward, Part::GradInput] {
+                assert_eq!(form(part, dtype, large, pointwise, 1, 1), Form::Product);
+                assert_eq!(form(part, dtype, [64, 1024, 1, 1], pointwise, 1, 1), Form::Product);
+                assert_ne!(form(part, dtype, large, pointwise, 2, 1), Form::Product, "it skips pixels");
+                assert_ne!(form(part, dtype, large, [1024, 512, 1, 1], 1, 2), Form::Product, "groups");
+                assert_ne!(form(part, dtype, [64, 1024, 4, 4], pointwise, 1, 1), Form::Product);
+            }
+            // A sum over the pixels of all images.
+            assert_ne!(form(Part::GradWeight, dtype, large, pointwise, 1, 1), Form::Product);
+            assert_eq!(form(Part::GradWeight, dtype, [1, 1024, 14, 14], pointwise, 1, 1), Form::Product);
+        }
+        for part in [Part::Forward, Part::GradInput, Part::GradWeight] {
+            assert_eq!(form(part, DType::F32, large, [512, 1024, 3, 3], 1, 1), Form::Plain);
+            let tile = |x, w| match form(part, DType::F16, x, w, 1, 1) {
+                Form::Warps(tile) => tile,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(tile(large, [1024, 1024, 3, 3]), tile([64, 1024, 14, 15], [1024, 1024, 3, 3]));
+            assert_ne!(tile(large, [1024, 1024, 3, 3]), tile([2, 20, 14, 14], [20, 20, 3, 3]));
+            // Depth-wise: nothing is shared among the results of a tile.
+            assert_eq!(form(part, DType::F16, [2, 32, 14, 14], [32, 1, 3, 3], 1, 32), Form::Plain);
+        }
+    }
+
+    #[test]
+    fn workspaces_hold_the_weights_with_whole_steps_of_terms() {
+        let ty = |shape: [usize; 4]| Type::new(DType::BF16, shape).expect("a small type");
+        let shape = ConvShape { stride: (1, 1), padding: (1, 1), dilation: (1, 1), groups: 2 };
+        // 20 channels are two units for each of nine taps, and 18 units nine steps of 32 terms.
+        let (x, w, y) = (ty([2, 40, 9, 9]), ty([36, 20, 3, 3]), ty([2, 36, 9, 9]));
+        let forward = workspace(Part::Forward, shape, &[&x, &w], &[&y]);
+        assert_eq!(forward, 36 * 9 * 32 * 2);
+        assert_eq!(workspace(Part::GradInput, shape, &[&w, &y], &[&x]), 40 * 9 * 32 * 2);
+        // A batch without images needs none.
+        let (x, y) = (ty([0, 40, 9, 9]), ty([0, 36, 9, 9]));
+        assert_eq!(workspace(Part::Forward, shape, &[&x, &w], &[&y]), 0);
+    }
+}
