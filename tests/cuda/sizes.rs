@@ -229,6 +229,12 @@ fn convolutions_by_tensor_cores() {
         Filter { geometry: [3, 0, 1], ..filter(2, 16, (10, 14), 17, 1) }.compare(dtype);
         Filter { geometry: [1, 2, 2], ..filter(1, 130, (9, 10), 140, 3) }.compare(dtype);
         Filter { geometry: [2, 1, 1], ..filter(9, 8, (23, 22), 9, 3) }.compare(dtype);
+        // Strides that leave places out which no tap sees, that share factors with dilations, or are long.
+        Filter { geometry: [2, 0, 1], ..filter(2, 20, (12, 9), 30, 1) }.compare(dtype);
+        Filter { geometry: [4, 1, 2], ..filter(2, 9, (19, 22), 21, 4) }.compare(dtype);
+        Filter { geometry: [3, 4, 1], ..filter(2, 12, (11, 8), 16, 5) }.compare(dtype);
+        Filter { geometry: [5, 1, 1], ..filter(1, 12, (16, 13), 11, 3) }.compare(dtype);
+        Filter { geometry: [4, 0, 4], ..filter(1, 12, (15, 14), 19, 3) }.compare(dtype);
     }
     // As many tiles as make them large.
     Filter { geometry: [2, 0, 1], ..filter(2, 16, (182, 182), 129, 1) }.compare(DType::BF16);

@@ -2,7 +2,9 @@
 // of its operands in shared memory; each of its warps, two above each other, has BM / 2 by 32 of them. Terms of
 // sums come in units of 16: with BY_TAP those that one tap sees of 16 channels, for all taps before the next
 // channels; else any 16 in the order of the weights.
-// Beside the sizes of the convolution BM, BN and BY_TAP are defined, and GRADIENT: 0, or 1 for that of the input.
+// Beside the sizes of the convolution BM, BN and BY_TAP are defined, GRADIENT (1 for that of the input), WEIGHTS (1
+// for that of the weights), and UNITS. With SKIPS, a tile has places of the input that have one remainder by the
+// stride: they are seen by some of the taps, every TAP_STEP_H-th and TAP_STEP_W-th, and others are left out.
 
 typedef float A;
 
@@ -238,19 +240,134 @@ extern "C" __global__ void conv_pack(const T* w, T* packed) {
     packed[index] = value;
 }
 
-// The terms of a unit for a column of the product, whose place is (y, x), with the padding.
-__device__ inline void gather(u32 (&words)[8], const T* planes, bool is_column, I unit, I y, I x) {
-    auto half = [&](bool is_there, I channel, I place) {
-        return is_there ? (u32)planes[channel * FROM + place].bits : 0u;
-    };
+// The columns of a tile: places in planes of TO, all of them or those of one remainder.
+struct Columns {
+#if SKIPS
+    // The first place of an image, and how many there are below and beside it.
+    I top, side, high, wide;
+    // The first tap that sees them, and how many do.
+    I tap_y, tap_x, taps_y, taps_x;
+#endif
+    I first, count;
+};
+
+#if SKIPS
+
+// The first tap with a remainder by the stride; KERNEL or more if there is none.
+__device__ inline I first_tap(I remainder, I stride, I dilation, I step, I kernel) {
+    for (I tap = 0; tap < step; ++tap) {
+        if (tap * dilation % stride == remainder) return tap;
+    }
+    return kernel;
+}
+
+// Tile `tile` of those of all remainders.
+__device__ inline Columns columns_of(I tile, I images) {
+    Columns result;
+    for (I remainder = 0; remainder < STRIDE_H * STRIDE_W; ++remainder) {
+        I below = remainder / STRIDE_W, beside = remainder % STRIDE_W;
+        result.top = (below + STRIDE_H - PADDING_H % STRIDE_H) % STRIDE_H;
+        result.side = (beside + STRIDE_W - PADDING_W % STRIDE_W) % STRIDE_W;
+        result.high = (INPUT_H + STRIDE_H - 1 - result.top) / STRIDE_H;
+        result.wide = (INPUT_W + STRIDE_W - 1 - result.side) / STRIDE_W;
+        result.count = images * result.high * result.wide;
+        I tiles = (result.count + BN - 1) / BN;
+        if (tile >= tiles) {
+            tile -= tiles;
+            continue;
+        }
+        result.tap_y = first_tap(below, STRIDE_H, DILATION_H, TAP_STEP_H, KERNEL_H);
+        result.tap_x = first_tap(beside, STRIDE_W, DILATION_W, TAP_STEP_W, KERNEL_W);
+        result.taps_y = result.tap_y < KERNEL_H ? (KERNEL_H - result.tap_y + TAP_STEP_H - 1) / TAP_STEP_H : 0;
+        result.taps_x = result.tap_x < KERNEL_W ? (KERNEL_W - result.tap_x + TAP_STEP_W - 1) / TAP_STEP_W : 0;
+        result.first = tile * BN;
+        break;
+    }
+    return result;
+}
+
+__device__ inline void locate(const Columns& columns, I at, I& image, I& place) {
+    I inside = at % (columns.high * columns.wide);
+    image = at / (columns.high * columns.wide);
+    place = (columns.top + inside / columns.wide * STRIDE_H) * INPUT_W + columns.side + inside % columns.wide * STRIDE_W;
+}
+
+__device__ inline I steps_of(const Columns& columns) {
+    return ((CHANNELS + 15) / 16 * columns.taps_y * columns.taps_x + 1) / 2;
+}
+
+// Goes through the units of terms, two at a time.
+struct Cursor {
+    I channel, y, x;
+    __device__ inline void one(const Columns& columns) {
+        if (++x < columns.taps_x) return;
+        x = 0;
+        if (++y < columns.taps_y) return;
+        y = 0;
+        channel += 16;
+    }
+    __device__ inline Cursor(const Columns& columns, u32 number) : channel(0), y(0), x(0) {
+        if (number > 0) one(columns);
+    }
+    __device__ inline void next(const Columns& columns) {
+        one(columns);
+        one(columns);
+    }
+    __device__ inline bool is_there() const { return channel < CHANNELS; }
+    __device__ inline I first_channel() const { return channel; }
+    __device__ inline I tap(const Columns& columns) const {
+        return (columns.tap_y + y * TAP_STEP_H) * KERNEL_W + columns.tap_x + x * TAP_STEP_W;
+    }
+    // Where the unit is among the packed weights of a row.
+    __device__ inline I packed(const Columns& columns) const { return channel * TAPS + tap(columns) * 16; }
+};
+
+#else
+
+__device__ inline Columns columns_of(I tile, I images) {
+    Columns result;
+    result.first = tile * BN;
+    result.count = images * TO;
+    return result;
+}
+
+__device__ inline void locate(const Columns&, I at, I& image, I& place) {
+    image = at / TO;
+    place = at % TO;
+}
+
+__device__ inline I steps_of(const Columns&) { return PACKED / STEP; }
+
+// Goes through the units of terms, two at a time.
+struct Cursor {
+    I number;
+    __device__ inline Cursor(const Columns&, u32 number) : number(number) {}
+    __device__ inline void next(const Columns&) { number += 2; }
+    // Packed weights have a unit of zeros behind the last.
+    __device__ inline bool is_there() const { return number < UNITS; }
+    __device__ inline I first_channel() const { return number / TAPS * 16; }
+    __device__ inline I tap(const Columns&) const { return number % TAPS; }
+    __device__ inline I packed(const Columns&) const { return number * 16; }
+};
+
+#endif
+
 #if GRADIENT
 #define FIND seen
 #else
 #define FIND sees
 #endif
+
+// The terms of a unit for a column, whose place is (y, x), with the padding.
+__device__ inline void gather(
+    u32 (&words)[8], const T* planes, bool is_column, const Columns& columns, const Cursor& unit, I y, I x
+) {
+    auto half = [&](bool is_there, I channel, I place) {
+        return is_there ? (u32)planes[channel * FROM + place].bits : 0u;
+    };
 #if BY_TAP
-    I place, channel = unit / TAPS * 16;
-    bool is_there = FIND(unit % TAPS, y, x, place) && is_column && unit < UNITS;
+    I place, channel = unit.first_channel();
+    bool is_there = is_column && unit.is_there() && FIND(unit.tap(columns), y, x, place);
     #pragma unroll
     for (int k = 0; k < 8; ++k) {
         bool has_low = CHANNELS % 16 == 0 || channel + 2 * k < CHANNELS;
@@ -264,8 +381,8 @@ __device__ inline void gather(u32 (&words)[8], const T* planes, bool is_column, 
         u32 pair[2];
         #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            I term = unit * 16 + 2 * k + j, place;
-            bool is_there = FIND(term % TAPS, y, x, place) && is_column && term < CHANNELS * TAPS;
+            I term = unit.packed(columns) + 2 * k + j, place;
+            bool is_there = is_column && term < CHANNELS * TAPS && FIND(term % TAPS, y, x, place);
             pair[j] = half(is_there, term / TAPS, place);
         }
         words[k] = pair[0] | pair[1] << 16;
@@ -273,16 +390,18 @@ __device__ inline void gather(u32 (&words)[8], const T* planes, bool is_column, 
 #endif
 }
 
-// to[row, p] = Σ packed[row, term]·from[term, p] (+ bias[row]); the places of all images are the columns. A thread
-// has a column and every second unit of its terms.
+// to[row, p] = Σ packed[row, term]·from[term, p] (+ bias[row]); the places of all images are the columns, in `across`
+// tiles. A thread has a column and every second unit of its terms.
 __device__ inline void make_tile(
-    u32* left, u32* right, u32 number, const T* from, const T* packed, const T* bias, T* to, i64 images
+    u32* left, u32* right, u32 number, const T* from, const T* packed, const T* bias, T* to, i64 images, i64 across
 ) {
-    I columns = (I)images * TO, across = (columns + BN - 1) / BN, down = (ROWS + BM - 1) / BM;
+    I down = (ROWS + BM - 1) / BM;
     // Blocks beside each other see the same places.
-    I row = number % down * BM, column = number / down % across * BN, group = number / down / across;
+    I row = number % down * BM, group = number / down / (I)across;
+    Columns columns = columns_of(number / down % (I)across, (I)images);
     u32 mine = threadIdx.x % BN, second = threadIdx.x / BN;
-    I at = column + mine, image = at / TO, place = at % TO;
+    I image, place, at = columns.first + mine;
+    locate(columns, at, image, place);
 #if GRADIENT
     I y = place / INPUT_W + PADDING_H, x = place % INPUT_W + PADDING_W;
 #else
@@ -292,14 +411,19 @@ __device__ inline void make_tile(
     const T* rows = packed + (group * ROWS + row) * PACKED;
     Eight next_left[(BM * 4 + THREADS - 1) / THREADS];
     u32 next_right[8];
-    auto fetch = [&](I step) {
-        gather(next_right, planes, at < columns, step * 2 + second, y, x);
+    // What this thread reads of the weights, and of the places.
+    Cursor of_left(columns, threadIdx.x % 4 / 2), of_right(columns, second);
+    auto fetch = [&]() {
+        gather(next_right, planes, at < columns.count, columns, of_right, y, x);
         #pragma unroll
         for (int k = 0; k * THREADS < BM * 4; ++k) {
             u32 index = threadIdx.x + k * THREADS;
-            bool is_there = index < BM * 4 && row + index / 4 < ROWS;
-            next_left[k] = is_there ? *(const Eight*)(rows + index / 4 * PACKED + step * STEP + index % 4 * 8) : Eight{};
+            bool is_there = index < BM * 4 && row + index / 4 < ROWS && of_left.is_there();
+            const T* weights = rows + index / 4 * PACKED + of_left.packed(columns) + index % 2 * 8;
+            next_left[k] = is_there ? *(const Eight*)weights : Eight{};
         }
+        of_left.next(columns);
+        of_right.next(columns);
     };
     auto put = [&](I step) {
         Eight* to_right = (Eight*)(right + step % 2 * (BN * WORDS) + mine * WORDS + second * 8);
@@ -314,14 +438,17 @@ __device__ inline void make_tile(
     };
     Sums sums;
     clear_sums(sums);
-    const I steps = PACKED / STEP;
-    fetch(0);
-    put(0);
+    I steps = steps_of(columns);
+    // There are none where no tap sees the places.
+    if (steps > 0) {
+        fetch();
+        put(0);
+    }
     __syncthreads();
     #pragma unroll 1
     for (I step = 0; step < steps; ++step) {
         // What comes next is on its way while this is multiplied.
-        if (step + 1 < steps) fetch(step + 1);
+        if (step + 1 < steps) fetch();
         add_products(sums, left + step % 2 * (BM * WORDS), right + step % 2 * (BN * WORDS));
         if (step + 1 < steps) put(step + 1);
         __syncthreads();
@@ -330,9 +457,10 @@ __device__ inline void make_tile(
     for (int n = 0; n < 4; ++n) {
         #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            I here = column + column_of(n, j);
-            if (here >= columns) continue;
-            T* plane = to + (here / TO * GROUPS + group) * ROWS * TO + here % TO;
+            I here = columns.first + column_of(n, j), image, place;
+            if (here >= columns.count) continue;
+            locate(columns, here, image, place);
+            T* plane = to + (image * GROUPS + group) * ROWS * TO + place;
             #pragma unroll
             for (int m = 0; m < BM / 32; ++m) {
                 #pragma unroll
@@ -350,18 +478,18 @@ __device__ inline void make_tile(
 
 #if GRADIENT
 
-extern "C" __global__ void conv_grad_input(const T* packed, const T* g, T* dx, i64 images) {
+extern "C" __global__ void conv_grad_input(const T* packed, const T* g, T* dx, i64 images, i64 across) {
     __shared__ __align__(16) u32 left[2 * BM * WORDS];
     __shared__ __align__(16) u32 right[2 * BN * WORDS];
-    make_tile(left, right, blockIdx.x, g, packed, packed, dx, images);
+    make_tile(left, right, blockIdx.x, g, packed, packed, dx, images, across);
 }
 
 #else
 
-extern "C" __global__ void conv(const T* x, const T* packed, const T* bias, T* y, i64 images) {
+extern "C" __global__ void conv(const T* x, const T* packed, const T* bias, T* y, i64 images, i64 across) {
     __shared__ __align__(16) u32 left[2 * BM * WORDS];
     __shared__ __align__(16) u32 right[2 * BN * WORDS];
-    make_tile(left, right, blockIdx.x, x, packed, bias, y, images);
+    make_tile(left, right, blockIdx.x, x, packed, bias, y, images, across);
 }
 
 #endif

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use super::{Call, DType, Kernel, OpError, Part, SEGMENTS, Sizes, THREADS, Tensor, Work, sum_segments};
+use super::{
+    Call, ConvShape, DType, Kernel, OpError, Part, SEGMENTS, Sizes, THREADS, Tensor, Work, sum_segments,
+};
 
 const MMA: &str = include_str!("../mma.cu");
 const TEXT: &str = include_str!("warps.cu");
@@ -18,6 +20,9 @@ const TILES: usize = 256;
 /// Of at most so many channels, units have terms in the order of the weights: those of one tap would be mostly
 /// empty.
 const FEW_CHANNELS: usize = 8;
+
+/// Of more remainders by the stride in both directions, a block would look too long for its own.
+const MOST_REMAINDERS: usize = 16;
 
 /// Rows and columns of the results of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,9 +54,29 @@ impl Tile {
 
     /// Tiles of all groups.
     fn count(self, sizes: &Sizes, part: Part) -> usize {
-        let (rows, columns) = results(sizes, part);
-        let tiles = rows.div_ceil(self.rows).saturating_mul(columns.div_ceil(self.columns));
-        tiles.saturating_mul(sizes.shape.groups)
+        let (rows, _) = results(sizes, part);
+        rows.div_ceil(self.rows).saturating_mul(self.across(sizes, part)).saturating_mul(sizes.shape.groups)
+    }
+
+    /// Tiles beside each other.
+    fn across(self, sizes: &Sizes, part: Part) -> usize {
+        let (_, columns) = results(sizes, part);
+        if !skips(sizes, part) {
+            return columns.div_ceil(self.columns);
+        }
+        let ConvShape { stride, padding, .. } = sizes.shape;
+        // How many places of an axis have a remainder; as in the kernel.
+        let places = |size: usize, stride: usize, padding: usize, remainder: usize| {
+            let first = (remainder + stride - padding % stride) % stride;
+            (size + stride - 1 - first) / stride
+        };
+        let remainders = (0..stride.0).flat_map(|below| (0..stride.1).map(move |beside| (below, beside)));
+        let tiles = remainders.map(|(below, beside)| {
+            let high = places(sizes.input.0, stride.0, padding.0, below);
+            let wide = places(sizes.input.1, stride.1, padding.1, beside);
+            sizes.images.saturating_mul(high).saturating_mul(wide).div_ceil(self.columns)
+        });
+        tiles.fold(0, usize::saturating_add)
     }
 
     /// Warps of a block have 32 columns, and two are above each other.
@@ -76,6 +101,21 @@ fn channels(sizes: &Sizes, part: Part) -> usize {
 
 fn is_by_tap(sizes: &Sizes, part: Part) -> bool {
     channels(sizes, part) > FEW_CHANNELS
+}
+
+/// Whether tiles have places of the input with one remainder by the stride, and leave taps out.
+fn skips(sizes: &Sizes, part: Part) -> bool {
+    let steps = sizes.shape.stride.0.saturating_mul(sizes.shape.stride.1);
+    part == Part::GradInput && is_by_tap(sizes, part) && (2..=MOST_REMAINDERS).contains(&steps)
+}
+
+/// How many taps are from one to the next whose places have the same remainder by the stride.
+fn tap_step(stride: usize, dilation: usize) -> usize {
+    let (mut a, mut b) = (stride, dilation);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    stride / a.max(1)
 }
 
 /// Units of terms.
@@ -113,13 +153,17 @@ fn source(sizes: &Sizes, part: Part, dtype: DType, tile: Tile, bias: bool) -> Ar
     let reach = sizes.reach().max(packed(sizes, part)).max(units.saturating_mul(UNIT));
     let mut text = format!(
         "#define HALF_NAME \"{dtype}\"\n#define IS_F16 {}\n#define BM {}\n#define BN {}\n#define BY_TAP {}\n\
-         #define GRADIENT {}\n#define WEIGHTS {}\n#define HAS_BIAS {bias}\n#define UNITS ((I){units}ull)\n",
+         #define GRADIENT {}\n#define WEIGHTS {}\n#define HAS_BIAS {bias}\n#define UNITS ((I){units}ull)\n\
+         #define SKIPS {}\n#define TAP_STEP_H ((I){}ull)\n#define TAP_STEP_W ((I){}ull)\n",
         u8::from(dtype == DType::F16),
         tile.rows,
         tile.columns,
         u8::from(is_by_tap(sizes, part)),
         u8::from(part == Part::GradInput),
         u8::from(part == Part::GradWeight),
+        u8::from(skips(sizes, part)),
+        tap_step(sizes.shape.stride.0, sizes.shape.dilation.0),
+        tap_step(sizes.shape.stride.1, sizes.shape.dilation.1),
     );
     text += MMA;
     text += TEXT;
@@ -149,7 +193,7 @@ pub(super) fn forward(
             .arg(x)
             .arg(weights)
             .args([bias.unwrap_or(x), y])
-            .size(sizes.images)
+            .sizes([sizes.images, tile.across(sizes, part)])
             .blocks(tile.count(sizes, part), 1, 1, tile.threads())?,
     ])
 }
@@ -169,12 +213,11 @@ pub(super) fn grad_input(
             .arg(w)
             .arg(weights)
             .for_each(packed(sizes, part), THREADS)?,
-        Kernel::new(source, "conv_grad_input").arg(weights).args([g, dx]).size(sizes.images).blocks(
-            tile.count(sizes, part),
-            1,
-            1,
-            tile.threads(),
-        )?,
+        Kernel::new(source, "conv_grad_input")
+            .arg(weights)
+            .args([g, dx])
+            .sizes([sizes.images, tile.across(sizes, part)])
+            .blocks(tile.count(sizes, part), 1, 1, tile.threads())?,
     ])
 }
 
