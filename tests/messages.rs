@@ -131,7 +131,7 @@ print(\"{first} {second}\")
         found,
         [
             "6 `+` cannot broadcast f32[2, 4] with f32[3]: axis 1 on the left is 4, axis 0 on the right is 3",
-            "6 `@` of f32[3] and f32[4, 4]: axis 0 on the left is 3, axis 0 on the right is 4",
+            "6 `linear` of f32[3] and f32[4, 4]: the last axis of x is 3, that of w is 4",
             "6 unknown name `one`",
             "7 unknown name `other`",
             "7 `@` of f32[2, 4] and f32[3]: axis 1 on the left is 4, axis 0 on the right is 3",

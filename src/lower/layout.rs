@@ -1,6 +1,6 @@
 //! Decides where the elements of every value lie, and inserts copies where no strides do.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::views::{InView, View, Views};
 use crate::{
@@ -41,8 +41,10 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
     let mut nodes = vec![NodeId(0); old.len()];
     // Outputs that are the old value of a persistent tensor are copied before it is written.
     let mut outputs: Vec<Option<ValueId>> = vec![None; old.outputs.len()];
+    let mut written = FxHashSet::default();
     for node in old.nodes() {
         if let Op::Write(write) = node.op() {
+            written.insert(write.slot);
             for (output, copy) in old.outputs.iter().zip(&mut outputs).filter(|(_, copy)| copy.is_none()) {
                 let is_made = old.producer(output.value).0.id < node.id;
                 let value = values[output.value.0 as usize];
@@ -80,7 +82,13 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
         let is_dense = place.layout.is_dense(pass.laid.graph.ty(value).shape());
         let value = match copy {
             Some(copy) => copy,
-            None if is_dense && !is_constant => value,
+            // A view of an old value may be made behind the write.
+            None if is_dense
+                && !is_constant
+                && !pass.reads(value).is_some_and(|slot| written.contains(&slot)) =>
+            {
+                value
+            }
             None => pass.copy(value, output_stamp(output))?,
         };
         pass.laid.graph.outputs.push(Output { value, ..output.clone() });

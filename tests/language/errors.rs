@@ -38,6 +38,44 @@ fn unknown_names_suggest() {
 }
 
 #[test]
+fn losses_need_targets_of_one_shape() {
+    let shapes = [
+        (
+            "loss.mse(ones([4, 1]), ones([4]))",
+            "mse needs a target of the shape of the prediction, [4, 1], got [4]",
+        ),
+        (
+            "loss.l1(ones([4, 1]), ones([3]))",
+            "l1 needs a target of the shape of the prediction, [4, 1], got [3]",
+        ),
+        (
+            "loss.bce_with_logits(ones([2]), ones([2, 2]))",
+            "bce_with_logits needs a target of the shape of the prediction, [2], got [2, 2]",
+        ),
+        (
+            "loss.cross_entropy(ones([4, 4]), zeros([2, 2], dtype: i32))",
+            "cross_entropy needs a label for each row of logits: logits [4, 4] go with labels [4], got [2, 2]",
+        ),
+        (
+            "metrics.accuracy(ones([4, 4]), zeros([4, 1], dtype: i32))",
+            "accuracy needs a label for each row of logits: logits [4, 4] go with labels [4], got [4, 1]",
+        ),
+    ];
+    for (call, message) in shapes {
+        assert_eq!(
+            check(&format!("use loss\nuse metrics\n{call}")),
+            format!("3: TG0406 {message}"),
+            "{call}"
+        );
+    }
+    // A number stands for all of them.
+    assert_eq!(
+        run("use loss\nprint(loss.mse(ones([4, 1]), 0.5), loss.huber(ones([2]), sum(ones([1]))))"),
+        "0.25 0.0"
+    );
+}
+
+#[test]
 fn all_errors_of_a_run_are_found_and_none_twice() {
     let text = r#"
 let a = lenn([1])

@@ -135,7 +135,11 @@ impl Executable {
         let spread = if cuda.checks { None } else { Some(spread(&plan)) };
         let places = spread.as_ref().unwrap_or(&plan);
         let mut steps = prepare::steps(places)?;
-        steps.iter_mut().for_each(|step| step.set_tf32(cuda.tf32));
+        cuda.context.enter()?;
+        for step in &mut steps {
+            step.set_tf32(cuda.tf32);
+            step.spread_biases(|product| cuda.context.products.takes(product));
+        }
         let stretches = if cuda.checks { None } else { Some(prepare::stretches(places, &steps)?) };
         let all: Vec<Vec<&Work>> = match &stretches {
             Some(all) => {

@@ -87,6 +87,7 @@ fn product(
         b,
         c,
         plus: None,
+        bias: None,
         tf32: false,
         workspace: call.workspace(workspace_bytes)?,
         workspace_bytes,
