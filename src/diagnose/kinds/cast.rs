@@ -58,7 +58,9 @@ fn of_holding(facts: &Facts<'_>, holding: &Holding) -> Option<Finding> {
 /// written around the operands of the products that use it.
 fn at_uses(facts: &Facts<'_>, holding: &Holding) -> Vec<Candidate> {
     let tree = facts.tree;
-    let Some((cast, inner)) = holding.blame.born.and_then(|born| called(tree, born)) else { return Vec::new() };
+    let Some((cast, inner)) = holding.blame.born.and_then(|born| called(tree, born)) else {
+        return Vec::new();
+    };
     let mut operands: Vec<(Span, ExprId)> = Vec::new();
     for value in holding.buffers.iter().filter_map(|&b| facts.value(b)) {
         for &user in facts.users(value) {
@@ -100,7 +102,8 @@ fn at_uses(facts: &Facts<'_>, holding: &Holding) -> Vec<Candidate> {
                     close.text
                 );
             }
-            let (start, end) = (insert(span, span.start, head.to_owned()), insert(span, span.end, ")".into()));
+            let (start, end) =
+                (insert(span, span.start, head.to_owned()), insert(span, span.end, ")".into()));
             edits.extend([open.clone(), start, end, close.clone()]);
         }
         if edits.len() == 1 + 4 * operands.len() {
