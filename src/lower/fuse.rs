@@ -203,7 +203,9 @@ impl Fusion<'_> {
         for _ in 0..READS {
             let Some(arg) = todo.pop() else { return false };
             let (maker, _) = self.viewed(arg);
-            if maker.id <= producer.id {
+            // What is made of nothing is there whenever it is needed.
+            let is_there = maker.args().is_empty();
+            if maker.id <= producer.id || is_there {
                 continue;
             }
             if !is_elementwise(maker.op()) {
