@@ -6,6 +6,7 @@
 #![allow(clippy::indexing_slicing)]
 
 mod build;
+mod casts;
 mod fuse;
 mod gather;
 mod kinds;

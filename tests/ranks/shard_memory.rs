@@ -122,7 +122,7 @@ fn a_forward_pass_frees_what_it_gathers() {
     assert!(worst <= 80 * MIB, "{worst}");
 }
 
-/// A28: gradients of micro-batches add up in parts: a quarter of what each rank keeps of whole ones, which are
+/// Gradients of micro-batches add up in parts: a quarter of what each rank keeps of whole ones, which are
 /// reduced once.
 #[test]
 fn micro_batches_add_up_parts() {
@@ -163,7 +163,7 @@ fn micro_batches_add_up_parts() {
     assert!(one.diagnostics.iter().all(|d| d.code.0 != "TG0241"), "{:?}", one.diagnostics);
 }
 
-/// A54: what is spread is told apart from what is not, and the figures are those of every step: the states
+/// What is spread is told apart from what is not, and the figures are those of every step: the states
 /// that the first one makes are counted before it has run.
 #[test]
 fn what_spreading_the_model_saves_is_told_by_kind() {

@@ -156,7 +156,7 @@ fn buckets_are_filled_as_gradients_become_ready() {
     assert_eq!(sizes[0], 16 * 3 + 3, "{sizes:?}");
 }
 
-/// A36: gradients are made in their bucket, and what comes back is their only copy.
+/// Gradients are made in their bucket, and what comes back is their only copy.
 #[test]
 fn gradients_are_views_of_their_bucket() {
     let text = "use nn
@@ -180,7 +180,7 @@ fn gradients_are_views_of_their_bucket() {
     assert!(nothing_moves, "a gradient is copied into its bucket");
 }
 
-/// A37: the gradient of a shared parameter is complete after its last use, and goes once. One that the
+/// The gradient of a shared parameter is complete after its last use, and goes once. One that the
 /// loss does not depend on stays out on every rank.
 #[test]
 fn shared_and_unused_parameters() {
@@ -202,7 +202,7 @@ fn shared_and_unused_parameters() {
     assert!(train(2, "f32", unused).windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// A6: a collective in a region runs once in the forward pass; its result is kept.
+/// A collective in a region runs once in the forward pass; its result is kept.
 #[test]
 fn collectives_in_regions_run_once() {
     let text = "model M { param w: f32[64] = ones() }
@@ -226,7 +226,7 @@ fn example(name: &str) -> String {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// A35, with the figures of the case. Each rank's high-water mark is its plan's: sessions hold that in
+/// With the figures of the case. Each rank's high-water mark is its plan's: sessions hold that in
 /// debug builds, as this is.
 #[test]
 fn a_compression_hook_needs_half_a_bucket_more() {
