@@ -21,6 +21,9 @@ const MIN_STAGES: usize = 8;
 const NEIGHBOURS: usize = 3;
 const WIDER: u64 = 3;
 
+/// The score of a position inside of a unit, where nothing is cut.
+const WALL: i64 = i64::MAX;
+
 /// A run of forward nodes without a gradient call in between.
 pub(super) struct Chain {
     /// The region of the program that it is inside of.
@@ -231,17 +234,33 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
         forbidden[(block.start + 1 - stretch.start) as usize] += 1;
         forbidden[(block.end - stretch.start) as usize] -= 1;
     }
+    // What a unit makes stays unless it is recomputed: units of like width are stages of their own.
+    let mut is_in_unit = vec![false; length];
+    let units = graph.regions.iter().filter(|r| r.policy == Policy::Gathers);
+    for unit in units.filter(|r| r.nodes.start >= stretch.start && r.nodes.end <= stretch.end) {
+        let inside =
+            (unit.nodes.start + 1 - stretch.start) as usize..(unit.nodes.end - stretch.start) as usize;
+        is_in_unit.get_mut(inside).into_iter().flatten().for_each(|is_in| *is_in = true);
+    }
     let (mut score, mut blocked) = (0i64, 0i64);
     let mut scores: Vec<(u32, i64)> = Vec::new();
     for at in 0..length {
         score = score.saturating_add(change[at]);
         blocked += forbidden[at];
-        if at > 0 && blocked == 0 && scores.last().is_none_or(|&(_, last)| last != score) {
-            scores.push((stretch.start + at as u32, score));
+        let here = match blocked {
+            0 => score,
+            _ if is_in_unit[at] => WALL,
+            _ => continue,
+        };
+        if at > 0 && scores.last().is_none_or(|&(_, last)| last != here) {
+            scores.push((stretch.start + at as u32, here));
         }
     }
     let minima: Vec<(u32, u64)> = (0..scores.len())
         .filter(|&k| {
+            if scores[k].1 == WALL {
+                return false;
+            }
             let lower = |other: Option<&(u32, i64)>| other.is_none_or(|o| scores[k].1 < o.1);
             lower(k.checked_sub(1).and_then(|k| scores.get(k))) && lower(scores.get(k + 1))
         })

@@ -2,7 +2,7 @@
 //! and what it costs to make them again.
 
 use crate::{
-    ir::{Graph, Node, NodeId, Role, ValueId},
+    ir::{Gathered, Graph, Node, NodeId, Policy, Role, ValueId},
     ops::{Alias, Op},
     plan::ALIGNMENT,
 };
@@ -50,8 +50,13 @@ impl Facts {
             let nodes = call.nodes.start as usize..call.nodes.end as usize;
             facts.in_call.get_mut(nodes).into_iter().flatten().for_each(|c| *c = true);
         }
+        let gathered = Gathered::new(graph);
         for node in graph.nodes() {
             facts.makes(graph, &node);
+            // What a unit gathers it gathers again for its backward pass: nobody keeps it.
+            for value in node.results().filter(|&v| gathered.of(v).is_some()) {
+                facts.bytes[value.0 as usize] = 0;
+            }
         }
         let inside = deeper_regions(graph, level);
         let mut seen = vec![false; graph.value_count()];
@@ -128,12 +133,13 @@ fn deeper_regions(graph: &Graph, level: usize) -> Vec<bool> {
     graph.nodes().map(|n| depth(&n) > level && n.role() == Role::Forward).collect()
 }
 
-/// Of each region of the program how deep it is: 1 for those in no other.
+/// Of each region of the program how deep it is: 1 for those in no other. What a unit gathers for is no
+/// deeper than what is around it: but for the gathering, nothing of it is made again.
 pub(super) fn depths(graph: &Graph) -> Vec<usize> {
     let mut depths: Vec<usize> = Vec::with_capacity(graph.regions.len());
     for region in &graph.regions {
         let around = region.parent.and_then(|p| depths.get(p.0 as usize)).copied().unwrap_or(0);
-        depths.push(around + 1);
+        depths.push(around + usize::from(region.policy != Policy::Gathers));
     }
     depths
 }
