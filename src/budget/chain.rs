@@ -5,13 +5,10 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    facts::{Facts, depths, is_there_anyway},
+    facts::{Facts, depths},
     keep,
 };
-use crate::{
-    ir::{Graph, NodeId, Policy, RegionId, Role, ValueId},
-    ops::Alias,
-};
+use crate::ir::{Graph, NodeId, Policy, RegionId, Role, ValueId};
 
 /// Stages of one chain at most: the dynamic program is cubic in them. Where there are several chains
 /// they share its work.
@@ -349,17 +346,9 @@ fn work(
             continue;
         }
         flops.push((maker, facts.flops[maker.0 as usize]));
-        todo.extend(operands(graph, facts, maker).into_iter().filter(|&b| !is_there(b)));
+        todo.extend(facts.operands(graph, maker).into_iter().filter(|&b| !is_there(b)));
     }
     // Sums of floats depend on their order.
     flops.sort_by_key(|f| f.0);
     flops.iter().map(|f| f.1).sum()
-}
-
-/// The bases that a node reads.
-pub(super) fn operands(graph: &Graph, facts: &Facts, node: NodeId) -> Vec<ValueId> {
-    let node = graph.node(node);
-    debug_assert!(node.op().memory().alias == Alias::Fresh);
-    let bases = node.args().iter().map(|&a| facts.base(a));
-    bases.filter(|b| !is_there_anyway(graph.node(facts.maker[b.0 as usize]).op())).collect()
 }

@@ -124,6 +124,14 @@ impl Facts {
             }
         }
     }
+
+    /// The bases that a node reads, but those that are there anyway.
+    pub fn operands(&self, graph: &Graph, node: NodeId) -> Vec<ValueId> {
+        let node = graph.node(node);
+        debug_assert!(node.op().memory().alias == Alias::Fresh);
+        let bases = node.args().iter().map(|&a| self.base(a));
+        bases.filter(|b| !is_there_anyway(graph.node(self.maker[b.0 as usize]).op())).collect()
+    }
 }
 
 /// Of each node: it is in a region of the program that is more than `level` deep.
@@ -145,7 +153,7 @@ pub(super) fn depths(graph: &Graph) -> Vec<usize> {
 }
 
 /// Memory outside of the arena, or none.
-pub(super) fn is_there_anyway(op: &Op) -> bool {
+fn is_there_anyway(op: &Op) -> bool {
     matches!(op, Op::Read(_) | Op::Input(_) | Op::Const(_) | Op::Literal(_) | Op::Iota(_) | Op::Scalar(_))
 }
 

@@ -113,7 +113,7 @@ impl Evaluator {
         known.extend(language::names().map(String::from));
         known.extend(tensor::functions().iter().map(|f| f.name.to_string()));
         known.extend(self.settings.host.names().map(String::from));
-        Err(self.unknown_name(name, span, &known))
+        Err(self.unknown_name(Some(&cx.ast), name, span, &known))
     }
 
     /// Names that are there without a declaration.

@@ -17,10 +17,16 @@ fn unknown_names_suggest() {
         (
             "let a = None",
             "1: TG0201 unknown name `None`",
-            "there is no null value: leave the argument out, or use `if`",
+            "there is no null value: leave the argument out, or use `if`; `x[:, new]` adds an axis",
+        ),
+        (
+            "fn f(c: bool) {\n  if c { let x = 1 } else { let y = 2 }\n  y\n}\nf(false)",
+            "3: TG0201 unknown name `y`",
+            "bind it by the choice itself: `let y = if condition { … } else { … }`",
         ),
         ("nn.Linear(1, 2)", "1: TG0201 unknown name `nn`", "write `use nn` at the top of the file"),
         ("use nn\nnn.Liner(1, 2)", "2: TG0202 the module `nn` has no `Liner`", "did you mean `Linear`?"),
+        ("use nn\nnn.LSTM(1, 2)", "2: TG0202 the module `nn` has no `LSTM`", "did you mean `LSTMCell`?"),
         ("let x = ones([2])\nx.item()", "2: TG0202 a tensor f32[2] has no field `item`", "write `float(x)`"),
         ("use optmi", "1: TG0203 unknown module `optmi`", "did you mean `optim`?"),
         ("fn f(x: flot) = x\nf(1)", "1: TG0201 unknown type `flot`", "did you mean `float`?"),

@@ -27,7 +27,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
         // What a view keeps may be read in part only.
         let is_viewed = facts.plan.graph.outputs.iter().all(|o| Some(o.value) != facts.value(buffer));
         if facts.is_output(buffer)
-            && !super::gathered::is_gathered(facts, buffer)
+            && !facts.is_gathered(buffer)
             && (is_idle || is_viewed)
             && is_large(facts, facts.bytes(buffer))
         {

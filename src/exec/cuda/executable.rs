@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 
 use super::{
     bind::{Bound, Memory, bind, launches},
-    collectives::Binder,
+    collectives::{Binder, agree},
     context::Context,
-    host::Host,
+    host::{Call, Host},
     kernels,
     memory::Captured,
     module::Function,
@@ -279,7 +279,7 @@ impl Executable {
         let plan = Arc::clone(&self.plan);
         let fail = RunError::of_no_op;
         let arena = cuda.arena();
-        let group = self.agree_with_ranks(cuda, call.link).map_err(fail)?;
+        let group = agree(&self.plan, &self.steps, cuda, call.link).map_err(fail)?;
         self.path = cuda.path;
         let mut binding = match self.binding.take() {
             Some(binding) if binding.arena == arena && binding.slots == addresses => binding,
@@ -372,13 +372,6 @@ pub(super) fn fault(plan: &Plan, words: Fault, progress: Progress) -> Result<(),
     let Some((op, error)) = kernels::fault(plan, words) else { return Ok(()) };
     let node = node_of(plan, op);
     Err(RunError { node, error: progress.error(error) })
-}
-
-/// What the host needs of a call.
-pub(super) struct Call<'a, 'l> {
-    pub page: &'a ScalarPage,
-    pub cancel: &'a AtomicBool,
-    pub link: &'a mut Link<'l>,
 }
 
 pub(super) fn bind_all<'a>(
