@@ -28,6 +28,8 @@ pub(super) struct Facts {
     pub flops: Vec<f64>,
     /// Of each node: a gradient call made it.
     pub in_call: Vec<bool>,
+    /// What is made of gathered vectors alone.
+    gathered: Gathered,
 }
 
 impl Facts {
@@ -45,16 +47,16 @@ impl Facts {
             flops: vec![0.0; graph.len()],
             in_call: vec![false; graph.len()],
             live,
+            gathered: Gathered::new(graph),
         };
         for call in &graph.gradients {
             let nodes = call.nodes.start as usize..call.nodes.end as usize;
             facts.in_call.get_mut(nodes).into_iter().flatten().for_each(|c| *c = true);
         }
-        let gathered = Gathered::new(graph);
         for node in graph.nodes() {
             facts.makes(graph, &node);
             // What a unit gathers it gathers again for its backward pass: nobody keeps it.
-            for value in node.results().filter(|&v| gathered.of(v).is_some()) {
+            for value in node.results().filter(|&v| facts.gathered.of(v).is_some()) {
                 facts.bytes[value.0 as usize] = 0;
             }
         }
@@ -125,12 +127,15 @@ impl Facts {
         }
     }
 
-    /// The bases that a node reads, but those that are there anyway.
+    /// The bases that a node reads, but those that are there anyway, and those that are gathered again.
     pub fn operands(&self, graph: &Graph, node: NodeId) -> Vec<ValueId> {
         let node = graph.node(node);
         debug_assert!(node.op().memory().alias == Alias::Fresh);
         let bases = node.args().iter().map(|&a| self.base(a));
-        bases.filter(|b| !is_there_anyway(graph.node(self.maker[b.0 as usize]).op())).collect()
+        let is_free = |b: &ValueId| {
+            is_there_anyway(graph.node(self.maker[b.0 as usize]).op()) || self.gathered.of(*b).is_some()
+        };
+        bases.filter(|b| !is_free(b)).collect()
     }
 }
 
