@@ -90,7 +90,7 @@ fn joined(root: &str, rest: &str) -> String {
 }
 
 /// What follows `root` in a name: nothing for the root itself.
-fn within<'a>(name: &'a str, root: &str) -> Option<&'a str> {
+pub(super) fn within<'a>(name: &'a str, root: &str) -> Option<&'a str> {
     match name.strip_prefix(root)? {
         "" => Some(""),
         rest => rest.strip_prefix('.'),
