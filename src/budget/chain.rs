@@ -18,6 +18,9 @@ const MIN_STAGES: usize = 8;
 const NEIGHBOURS: usize = 3;
 const WIDER: u64 = 3;
 
+/// The score of a position inside of a unit, where nothing is cut.
+const WALL: i64 = i64::MAX;
+
 /// A run of forward nodes without a gradient call in between.
 pub(super) struct Chain {
     /// The region of the program that it is inside of.
@@ -238,13 +241,27 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
         forbidden[(block.start + 1 - stretch.start) as usize] += 1;
         forbidden[(block.end - stretch.start) as usize] -= 1;
     }
+    // What a unit makes stays unless it is recomputed: units of like width are stages of their own.
+    let mut is_in_unit = vec![false; length];
+    let units = graph.regions.iter().filter(|r| r.policy == Policy::Gathers);
+    for unit in units.filter(|r| r.nodes.start >= stretch.start && r.nodes.end <= stretch.end) {
+        let inside =
+            (unit.nodes.start + 1 - stretch.start) as usize..(unit.nodes.end - stretch.start) as usize;
+        is_in_unit.get_mut(inside).into_iter().flatten().for_each(|is_in| *is_in = true);
+    }
     let (mut score, mut blocked) = (0i64, 0i64);
     let mut scores: Vec<(u32, i64)> = Vec::new();
     for at in 0..length {
         score = score.saturating_add(change[at]);
         blocked += forbidden[at];
-        if at > 0 && blocked == 0 && (moves[at] || scores.last().is_none_or(|&(_, last)| last != score)) {
-            scores.push((stretch.start + at as u32, score));
+        let here = match blocked {
+            0 => score,
+            _ if is_in_unit[at] => WALL,
+            _ => continue,
+        };
+        let is_other = scores.last().is_none_or(|&(_, last)| last != here);
+        if at > 0 && (is_other || here != WALL && moves[at]) {
+            scores.push((stretch.start + at as u32, here));
         }
     }
     // A value may give way to another one of its size: then each of these positions is as good.
@@ -257,7 +274,7 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
     let score_of = |run: &&[(u32, i64)]| run.first().map(|&(_, score)| score);
     let minima: Vec<(&[(u32, i64)], u64)> = (0..runs.len())
         .filter_map(|k| {
-            let own = score_of(&runs[k])?;
+            let own = score_of(&runs[k]).filter(|&score| score != WALL)?;
             let lower = |run: Option<&&[(u32, i64)]>| {
                 run.filter(|run| is_inside(run)).and_then(score_of).is_none_or(|score| own < score)
             };

@@ -220,6 +220,12 @@ impl Evaluator {
             diagnostic.help.push(format!("write `use {name}` at the top of the file"));
         } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
             diagnostic.help.push(format!("did you mean `{close}`?"));
+        } else if let Some((module, member)) = super::modules::near_member(name) {
+            let path = format!("{module}.{member}");
+            diagnostic.help.push(match known.iter().any(|known| known == module) {
+                true => format!("did you mean `{path}`?"),
+                false => format!("did you mean `{path}`? write `use {module}` at the top of the file"),
+            });
         }
         self.report(diagnostic)
     }

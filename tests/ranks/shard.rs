@@ -473,10 +473,6 @@ fn what_cannot_be_spread() {
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
         );
     }
-    assert_eq!(
-        error(2, &step("budget 1 MiB\n minimize l over net with optim.sgd(lr: 0.1)")),
-        "`budget` in a step whose model is spread over the ranks"
-    );
 }
 
 /// A number that only the run knows is judged there.

@@ -10,6 +10,7 @@ use tg::{
 };
 
 use super::{
+    folder::Folder,
     support::{compile, distance, messages, numbers, on_ranks, try_compile},
     training::{STEPS, program, train},
 };
@@ -222,6 +223,35 @@ fn collectives_in_regions_run_once() {
 fn example(name: &str) -> String {
     let path = format!("{}/examples/{name}.tg", env!("CARGO_MANIFEST_DIR"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The bucket of a layer is on its way while the backward pass goes through the layers before it. What is
+/// alive then is no more than at the peak.
+#[test]
+fn the_backward_pass_runs_beside_the_buckets_of_later_layers() {
+    let text = |bucket: &str| {
+        format!(
+            "use nn\nuse optim\nmodel Net {{\n  let layers = [nn.Linear(64, 64) for i in 0..6]\n  fn forward(x) {{\n    \
+             for layer in layers {{ x = tanh(layer(x)) }}\n    x\n  }}\n}}\nlet net = Net()\nlet opt = optim.sgd(net, lr: 0.1)\n\
+             step train(x: f32[64, 64]) {{\n  let l = mean(square(net(x)))\n  let g = grad(l, net)\n  \
+             sync g over world{bucket}\n  update net with opt, g\n  return l\n}}\n"
+        )
+    };
+    let report = |bucket: &str| {
+        let plan = plan(2, &text(bucket));
+        let folder = Folder::new("beside");
+        folder.file("p.tg", text(bucket));
+        let out = folder.tg(&["plan", "--world", "2", "--json", "p.tg"]).out;
+        let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let ranks = &json["steps"][0]["ranks"];
+        let figure = |name: &str| ranks[name].as_u64().unwrap_or_else(|| panic!("{ranks}"));
+        assert_eq!(plan.schedule.arena_bytes, plan.schedule.live_peak_bytes);
+        (plan.peak_bytes(), figure("overlapped"), figure("overlapped_bytes"))
+    };
+    // Six buckets of about 16640 bytes, of which the first layer's may have nothing beside it.
+    let (peak, overlapped, bytes) = report(", bucket: 20 KiB");
+    assert!(overlapped >= 5 && bytes >= 80_000, "{overlapped} buckets, {bytes} bytes");
+    assert_eq!(peak, 248_064);
 }
 
 const MIB: f64 = (1 << 20) as f64;
