@@ -93,7 +93,7 @@ codes! {
     KEPT_BY_SCRIPT = "TG0319", "a list of the script that keeps a tensor of every pass";
     STATE_IN_REGION = "TG0320", "state that is written inside a region";
     BARRIER_RAISES_PEAK = "TG0321", "a barrier that raises the peak";
-    WHOLE_SCORES = "TG0322", "the scores of a loss, alive for all rows at once";
+    WHOLE_LOGITS = "TG0322", "the logits of a loss, alive for all rows at once";
 
     // Memory: flat groups, ranks and collectives.
     PADDING = "TG0330", "a flat group that is mostly padding";

@@ -155,7 +155,7 @@ fn ahead(facts: &Facts<'_>) -> Vec<Finding> {
                 largest.saturating_mul(u64::from(units)),
                 Accept::AnyFalls(super::SMALL),
             )
-            .candidate(Candidate::new("gather one unit ahead: `prefetch: 1`", vec![edit])),
+            .candidate(Candidate::new("gather one unit ahead", vec![edit])),
         );
     }
     all

@@ -115,7 +115,6 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         let later = format!("{g_name}_here");
-        let first = operands.first().map_or("x", |&o| tree.text(tree.ast.expr(o).span));
         let edits = vec![
             insert(bound.span, bound.span.end, format!(", {later}")),
             insert(whole, whole.end - 1, format!(", {g_name}")),
@@ -131,14 +130,13 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         );
-        let both = format!(
-            "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`, `pullback(…, {later})`"
-        );
-        let mut finding = finding.candidate(Candidate::new(&both, edits.clone()));
+        let both = "hold both, and use what comes out";
+        let mut finding = finding.candidate(Candidate::new(both, edits.clone()));
         // Weight gradients that may wait keep as much: the gradient goes on together with them.
-        if let Some((more, how)) = passed_together(tree, call) {
+        if let Some(more) = passed_together(tree, call) {
             let all = edits.into_iter().chain(more).collect();
-            finding = finding.candidate(Candidate::new(format!("{both}; {how}"), all));
+            let title = format!("{both}; let all that `pullback` gives go on together");
+            finding = finding.candidate(Candidate::new(title, all));
         }
         all.push(with_peak(facts, finding));
     }
@@ -146,8 +144,8 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
 }
 
 /// `let grads, back = pullback(…)` in two statements, with a barrier between them: what comes back
-/// waits for the weight gradients. The edits, and what they do in words.
-fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)> {
+/// waits for the weight gradients.
+fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<Vec<Edit>> {
     let Child::Stmt(stmt) = tree.statement_of(call)? else { return None };
     let StmtKind::Let { names, value, .. } = &tree.ast.stmt(stmt).kind else { return None };
     let [grads, back] = names.as_slice() else { return None };
@@ -157,15 +155,11 @@ fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)>
     let span = tree.ast.stmt(stmt).span;
     let (grads_made, back_made) = (format!("{}_made", grads.name), format!("{}_made", back.name));
     let statement = format!("let {}, {} = barrier({grads_made}, {back_made})", grads.name, back.name);
-    let how = format!(
-        "name what `pullback` gives `{grads_made}, {back_made}`, and let both go on together: `{statement}`"
-    );
-    let edits = vec![
+    Some(vec![
         Edit { span: grads.span, text: grads_made },
         Edit { span: back.span, text: back_made },
         insert(span, span.end, format!("\n{}{statement}", tree.indent(span))),
-    ];
-    Some((edits, how))
+    ])
 }
 
 /// Whether an expression is in the body of the step that is looked at.

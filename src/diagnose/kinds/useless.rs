@@ -1,8 +1,6 @@
 //! Constructs that buy nothing: regions that free nothing or raise the peak, releases without
 //! effect.
 
-use std::fmt::Write;
-
 use super::{order::is_in_step, with_peak};
 use crate::{
     codes,
@@ -13,8 +11,7 @@ use crate::{
     },
     diagnostic::{Diagnostic, Edit, Severity},
     ir::Phase,
-    plan::BufferKind,
-    report::Bytes,
+    report::{self, parts},
     syntax::{
         ast::{ExprKind, StmtKind},
         children::Child,
@@ -23,6 +20,9 @@ use crate::{
 
 /// Of the nodes of the forward pass, those in one region that make it "the whole model".
 const WHOLE: f64 = 0.8;
+
+/// Kinds of buffers that are named of a peak.
+const KINDS: usize = 4;
 
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut all = regions(facts);
@@ -35,6 +35,7 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
     let written = facts.written;
     let forward = written.nodes().filter(|n| n.role().phase() == Phase::Forward).count().max(1);
     let mut all = Vec::new();
+    let mut alive_at_peak: Option<String> = None;
     for expr in tree.expressions(|e| matches!(e, ExprKind::Checkpoint { .. })) {
         let span = tree.ast.expr(expr).span;
         let ExprKind::Checkpoint { body, .. } = &tree.ast.expr(expr).kind else { continue };
@@ -63,7 +64,7 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             "this region raises the peak: what it needs to compute again takes more than what it frees"
                 .to_owned(),
         );
-        let diagnostic = Diagnostic::warning(code, span, message).label("computed twice").note(alive(facts));
+        let diagnostic = Diagnostic::warning(code, span, message).label("computed twice").note(alive_at_peak.get_or_insert_with(|| alive(facts)).clone());
         let mut finding =
             Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
                 .candidate(remove.clone());
@@ -86,23 +87,10 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
 
 /// What is alive at the peak, by kind: what a region cannot change is seen at a glance.
 fn alive(facts: &Facts<'_>) -> String {
-    let mut kinds: Vec<(BufferKind, u64)> = BufferKind::ALL
-        .into_iter()
-        .map(|kind| {
-            let of_kind = |b: &&crate::schedule::BufferId| {
-                facts.plan.buffers.get(b.0 as usize).is_some_and(|p| p.kind == kind)
-            };
-            (kind, facts.at_peak.iter().filter(of_kind).map(|&b| facts.bytes(b)).sum())
-        })
-        .filter(|(_, bytes)| *bytes > 0)
-        .collect();
+    let mut kinds = report::plan::report(facts.plan, facts.sources).by_kind;
     kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let mut text = "alive at the peak:".to_owned();
-    for (k, (kind, bytes)) in kinds.iter().take(4).enumerate() {
-        let comma = if k == 0 { "" } else { "," };
-        let _ = write!(text, "{comma} {} {}", kind.name(), Bytes(*bytes));
-    }
-    text
+    let parts = kinds.into_iter().map(|(kind, bytes)| (kind.to_owned(), bytes));
+    format!("alive at the peak: {}", parts::of(facts.peak_bytes(), parts, KINDS))
 }
 
 fn releases(facts: &Facts<'_>) -> Vec<Finding> {
