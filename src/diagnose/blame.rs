@@ -253,7 +253,8 @@ impl Peak {
         let work = match (node.role(), node.instance()) {
             (Role::Backward { .. }, _) => "the backward pass of",
             (Role::Update { .. }, _) => "the update of",
-            (Role::Forward, 0) => "the forward pass of",
+            (Role::Forward, 0) if facts.is_forward_pass(facts.peak) => "the forward pass of",
+            (Role::Forward, 0) => "the computation of",
             (Role::Forward, _) => "the recomputation of",
         };
         Some(Peak { span, work })
@@ -270,12 +271,19 @@ impl Peak {
         let step = &facts.plan.name;
         let peak = Bytes(facts.peak_bytes());
         match self.span.filter(|_| place) {
-            Some(span) => format!(
-                "the peak of `{step}`, {peak}, is reached in {} `{}` on line {}: op {at} of {all} in the planned order",
-                self.work,
-                code(facts, span),
-                facts.sources.start(span).line
-            ),
+            Some(span) => {
+                // Code that has to be cut says less than its line.
+                let whole = facts.sources.text(span);
+                let line = facts.sources.start(span).line;
+                let what = match code(facts, span) {
+                    code if code == whole => format!("`{code}` on line {line}"),
+                    _ => format!("line {line}"),
+                };
+                format!(
+                    "the peak of `{step}`, {peak}, is reached in {} {what}: op {at} of {all} in the planned order",
+                    self.work
+                )
+            }
             None => format!("the peak of `{step}`, {peak}, is at op {at} of {all} in the planned order"),
         }
     }

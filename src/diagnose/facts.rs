@@ -170,6 +170,13 @@ impl<'a> Facts<'a> {
         self.op_node(*self.plan.schedule.order.get(self.peak)?)
     }
 
+    /// Whether an op that belongs to no backward pass runs before the first that does.
+    pub fn is_forward_pass(&self, position: usize) -> bool {
+        let phase = |&op: &OpId| self.op_node(op).map(|n| n.role().phase());
+        let first = self.plan.schedule.order.iter().position(|op| phase(op) == Some(Phase::Backward));
+        first.is_some_and(|first| position < first)
+    }
+
     /// The node in the last reader of a buffer that uses it. A fused op stands for several nodes.
     pub fn last_user(&self, buffer: BufferId) -> Option<Node<'a>> {
         let op = self.op_node(self.last_reader(buffer)?)?;

@@ -31,7 +31,7 @@ pub fn cheap(tree: &Tree<'_>, span: Span) -> Vec<Candidate> {
         && let Some(edits) = tree.wrap_body(decl, CHEAP, " >")
     {
         all.push(Candidate::new(
-            format!("compute the body of `{}` again in the backward pass, products apart", decl.name.name),
+            format!("compute the body of `{}` again in the backward pass, but keep matrix products", decl.name.name),
             edits,
         ));
     }
@@ -88,7 +88,7 @@ pub fn of_loops(tree: &Tree<'_>) -> Vec<Candidate> {
 
 fn title(open: &str) -> &'static str {
     match open {
-        CHEAP => "compute it again in the backward pass, products apart",
+        CHEAP => "compute it again in the backward pass, but keep matrix products",
         _ => "compute it again in the backward pass",
     }
 }

@@ -49,18 +49,18 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message, label) = match tree.text(at) {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
-                "`bind: output` lets the recompute of this region run before its gradient is there: an order that makes it right after the forward pass is legal, and keeps all that it computes",
-                "waits for the result of the region, not for its gradient",
+                "`bind: output` lets this region be computed again before the backward pass has come to it: an order that does so right after the forward pass is legal, and keeps every activation, as if there were no region",
+                "waits for the result of the region, which is there too early",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
-                "nothing holds the recompute of this region back: it merges with the forward pass, and everything is kept as if there were no region",
+                "`bind: none` holds the second computation of this region back by nothing: it merges with the first, and every activation is kept, as if there were no region",
                 "waits for nothing",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
-                "the weight gradients of this region may wait to the end of the step: an order is legal that keeps all they need until then",
-                "waits for the gradient, not for the weight gradients behind it",
+                "`bind: grad` lets the weight gradients of this region wait to the end of the step: an order that puts them off is legal, and keeps every activation that they need until then",
+                "waits for the gradient that comes in, not for the weight gradients behind it",
             ),
             _ => continue,
         };
@@ -77,7 +77,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         )
-        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in, and the region before it for its weight gradients", vec![edit]));
+        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in and for the weight gradients behind it", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all
@@ -130,12 +130,12 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         );
-        let both = "hold both, and use what comes out";
-        let mut finding = finding.candidate(Candidate::new(both, edits.clone()));
+        let both = format!("let `{g_name}` go through the barrier, too, and use what comes out");
+        let mut finding = finding.candidate(Candidate::new(&both, edits.clone()));
         // Weight gradients that may wait keep as much: the gradient goes on together with them.
         if let Some(more) = passed_together(tree, call) {
             let all = edits.into_iter().chain(more).collect();
-            let title = format!("{both}; let all that `pullback` gives go on together");
+            let title = format!("{both}; hold what `pullback` gives together");
             finding = finding.candidate(Candidate::new(title, all));
         }
         all.push(with_peak(facts, finding));

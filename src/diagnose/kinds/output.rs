@@ -8,7 +8,7 @@ use crate::{
     codes,
     diagnose::{
         blame,
-        facts::Facts,
+        facts::{Facts, is_barrier},
         finding::{Accept, Candidate, Finding},
         tree::Tree,
     },
@@ -95,9 +95,15 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             2 | 3 => format!("return copies: {texts}"),
             n => format!("return copies of the {n} views"),
         };
+        let what = match held.len() {
+            1 => format!("returning a copy, {texts},"),
+            _ => "returning copies".to_owned(),
+        };
+        let copies = Candidate::new(title, together).or_in_vain(what, held_until(facts, base, first.value, &name));
         finding = finding
-            .candidate(Candidate::new(title, together))
-            .candidate(Candidate::new("copy where the view is taken", at_slices));
+            .candidate(copies)
+            .candidate(Candidate::new("copy where the view is taken", at_slices))
+            .candidate(Candidate::new("take the view of what goes into the barrier", before_barrier(facts, base)));
         finding.label(born, format!("the base of the view: {}", blame::size(facts, buffer)))
     } else {
         let message = format!("{name} is kept {when} to the end of the step only to be returned");
@@ -119,6 +125,50 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             finding.candidate(Candidate::new(format!("do not return {}", names.join(", ")), edits).by_hand());
     }
     Some(with_peak(facts, finding))
+}
+
+/// Why a copy of a view frees nothing: a barrier between the base and the view.
+fn held_until(facts: &Facts<'_>, base: ValueId, view: ValueId, name: &str) -> Option<String> {
+    let graph = &facts.plan.graph;
+    let mut value = view;
+    while value != base {
+        let (node, k) = graph.producer(value);
+        if is_barrier(&node) {
+            let line = facts.sources.start(facts.span_of(node)?).line;
+            return Some(format!("all of {name} is held until everything is there for the barrier of line {line}"));
+        }
+        value = node.shared_operand(k)?;
+    }
+    None
+}
+
+/// Slices of what comes out of a barrier become slices of what goes in: `held[0..8]` becomes `h[0..8]`
+/// behind `let held, size = barrier(h, norm(g))`.
+fn before_barrier(facts: &Facts<'_>, base: ValueId) -> Vec<Edit> {
+    let tree = facts.tree;
+    let of_slice = |span: Span| {
+        let ExprKind::Index(sliced, _) = &tree.ast.expr(tree.expr_at(span)?).kind else { return None };
+        let ExprKind::Name(name) = &tree.ast.expr(*sliced).kind else { return None };
+        let stmt = tree.binding_of(*sliced, name)?;
+        let StmtKind::Let { names, value, .. } = &tree.ast.stmt(stmt).kind else { return None };
+        let ExprKind::Barrier(operands) = &tree.ast.expr(*value).kind else { return None };
+        let k = names.iter().position(|n| n.name == *name).filter(|_| names.len() == operands.len())?;
+        let operand = *operands.get(k)?;
+        let ExprKind::Name(before) = &tree.ast.expr(operand).kind else { return None };
+        // The name must still mean what it meant there.
+        let (from, to) = (tree.ast.expr(operand).span, tree.ast.expr(*sliced).span);
+        let is_between = |s: Span| s.file == to.file && from.start <= s.start && s.end <= to.end;
+        let changes = tree.statements(|s| match s {
+            StmtKind::Let { names, .. } => names.iter().any(|n| n.name == *before),
+            StmtKind::Assign { targets, .. } => {
+                targets.iter().any(|&t| matches!(&tree.ast.expr(t).kind, ExprKind::Name(n) if n == before))
+            }
+            _ => false,
+        });
+        let is_same = changes.into_iter().all(|s| !is_between(tree.ast.stmt(s).span));
+        is_same.then(|| Edit { span: to, text: before.to_string() })
+    };
+    super::view::slices(facts, base).into_iter().filter_map(of_slice).collect()
 }
 
 /// The expressions that are returned at a place.

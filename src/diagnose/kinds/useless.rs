@@ -51,7 +51,7 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message) = if is_whole {
             (
                 codes::WHOLE_MODEL_REGION,
-                "this region holds the whole forward pass: the peak only moves to the backward pass, where all of it is computed again at once",
+                "this region is around the whole forward pass and saves nothing: all activations are computed again before the backward pass can begin, and are alive together then",
             )
         } else {
             (
@@ -70,13 +70,8 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
                 .candidate(remove.clone());
         if is_whole {
             for one in recompute::of_loops(tree) {
-                let mut edits = remove.edits.clone();
-                edits.extend(one.edits);
-                let code = one.title.rsplit(": ").next().unwrap_or_default();
-                let line = edits.last().map_or(0, |edit| facts.sources.start(edit.span).line);
-                let title = format!(
-                    "take this region away, and make each pass of the loop one, in line {line}: {code}"
-                );
+                let edits = remove.edits.iter().cloned().chain(one.edits).collect();
+                let title = "make each pass of the loop a region instead of all of them together";
                 finding = finding.candidate(Candidate::new(title, edits));
             }
         }
@@ -115,7 +110,7 @@ fn releases(facts: &Facts<'_>) -> Vec<Finding> {
         let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];
         all.push(
             Finding::new(diagnostic, 0, Accept::Useless { raises: None })
-                .candidate(Candidate::new("take it away", edits)),
+                .candidate(Candidate::new("take the `release` away", edits)),
         );
     }
     all
