@@ -37,6 +37,7 @@ codes! {
     USE_CYCLE = "TG0205", "modules that use each other";
     RELEASED = "TG0206", "a value is used or held after its `release`";
     DUPLICATE_NAME = "TG0207", "a name is declared twice";
+    NOT_MADE = "TG0208", "a name whose input failed";
 
     // Types and values.
     TYPE_MISMATCH = "TG0210", "a value of the wrong type";

@@ -77,7 +77,9 @@ impl Evaluator {
             }
             _ => Err(RunError::of_no_op(OpError::new("internal: a step is lost"))),
         };
-        let run = result.map_err(|error| self.run_error(error, &flight.graph, flight.span))?;
+        let run = result.map_err(|error| {
+            self.run_error(error, &flight.graph, flight.span, Some(flight.compiled.declared))
+        })?;
         debug_assert_eq!(run.high_water_bytes, flight.planned, "the plan states what a step uses");
         for (stored, tensor) in flight.promised.iter().zip(run.outputs) {
             stored.keep_promise(tensor);
@@ -109,7 +111,7 @@ impl Evaluator {
             Some(prepared) => runner.upload(prepared, inputs, page),
             None => Ok(()),
         };
-        result.map_err(|error| self.run_error(error, graph, span))
+        result.map_err(|error| self.run_error(error, graph, span, Some(compiled.declared)))
     }
 
     /// Steps run on another device from here on.

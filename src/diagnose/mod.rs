@@ -164,7 +164,8 @@ fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diag
             // Another change is offered, and this one is of no use by itself.
             if !fixes.is_empty() {
                 let peak = Bytes(savings.peak_after);
-                let too = if peak.to_string() == Bytes(savings.peak_before).to_string() { ", too" } else { "" };
+                let too =
+                    if peak.to_string() == Bytes(savings.peak_before).to_string() { ", too" } else { "" };
                 diagnostic.notes.push(format!("planned without this region, the peak is {peak}{too}"));
             } else {
                 fixes.push(fix(removal, savings));

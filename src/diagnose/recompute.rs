@@ -31,7 +31,10 @@ pub fn cheap(tree: &Tree<'_>, span: Span) -> Vec<Candidate> {
         && let Some(edits) = tree.wrap_body(decl, CHEAP, " >")
     {
         all.push(Candidate::new(
-            format!("compute the body of `{}` again in the backward pass, but keep matrix products", decl.name.name),
+            format!(
+                "compute the body of `{}` again in the backward pass, but keep matrix products",
+                decl.name.name
+            ),
             edits,
         ));
     }

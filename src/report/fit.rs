@@ -8,8 +8,8 @@ use unicode_width::UnicodeWidthStr;
 /// Columns of a diagnostic.
 pub const WIDTH: usize = 80;
 
-/// The pieces between which a text may be broken: words, with the sizes of a shape, a number and its unit,
-/// and code that fits in `room` columns in one piece.
+/// The pieces between which a text may be broken: words, with the sizes of a shape, a number with its unit,
+/// the number of a line, and code that fits in `room` columns in one piece.
 pub fn words(text: &str, room: usize) -> Vec<&str> {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "%"];
     // A bracket with more inside than a shape has is prose or code like any other.
@@ -28,10 +28,15 @@ pub fn words(text: &str, room: usize) -> Vec<&str> {
             _ => open,
         };
         let is_unit = next.is_some_and(|n| UNITS.contains(&n.trim_end_matches([',', ';', ':', ')'])));
+        // `line 8`, `op 27`.
+        let counts = matches!(word.trim_start_matches('('), "line" | "lines" | "op")
+            && next.is_some_and(|n| n.starts_with(|c: char| c.is_ascii_digit()));
         let is_number = word.ends_with(|c: char| c.is_ascii_digit());
         let is_shape = open.is_some_and(|o| end - o < LONGEST)
             && text.get(end..).is_some_and(|rest| rest.find(']').is_some_and(|c| c < LONGEST));
-        if next.is_some() && (is_shape || (is_unit && is_number) || is_in_code(text, start..end, room)) {
+        if next.is_some()
+            && (is_shape || counts || (is_unit && is_number) || is_in_code(text, start..end, room))
+        {
             continue;
         }
         open = None;
@@ -108,6 +113,7 @@ mod tests {
         );
         assert_eq!(words("a [list that goes on and on without any end] b", 80).len(), 11);
         assert_eq!(words("for 1.5 % more", 80), ["for", "1.5 %", "more"]);
+        assert_eq!(words("keep it (line 8): at op 3", 80), ["keep", "it", "(line 8):", "at", "op 3"]);
         assert_eq!(words("x[0] and y[1]", 80), ["x[0]", "and", "y[1]"]);
         assert_eq!(words("an open [ stays", 80), ["an", "open", "[", "stays"]);
         assert_eq!(words("", 80), [""]);

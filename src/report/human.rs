@@ -6,7 +6,6 @@
 
 use std::{fmt, ops::Range};
 
-use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
 use super::{
     Style,
     excerpt::{Excerpt, excerpt},
@@ -18,6 +17,7 @@ use crate::{
     diagnostic::{Diagnostic, Label, Severity},
     source::{FileId, SourceFile, SourceMap},
 };
+use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
 
 /// Longer messages, labels and notes are cut.
 const TEXT_LIMIT: usize = 1000;

@@ -24,7 +24,8 @@ mod tests {
 
     #[test]
     fn what_is_named_and_the_rest_are_the_whole() {
-        let parts = || [("a", 3 << 20), ("none", 0), ("b", 2 << 20), ("c", 1 << 10)].map(|(n, b)| (n.to_owned(), b));
+        let parts =
+            || [("a", 3 << 20), ("none", 0), ("b", 2 << 20), ("c", 1 << 10)].map(|(n, b)| (n.to_owned(), b));
         let whole = (5 << 20) + (1 << 10);
         assert_eq!(of(whole, parts(), 9), "a 3.0 MiB, b 2.0 MiB, c 1.0 KiB");
         assert_eq!(of(whole, parts(), 2), "a 3.0 MiB, b 2.0 MiB, all else 1.0 KiB");

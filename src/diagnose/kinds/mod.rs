@@ -28,7 +28,8 @@ use super::{
 };
 use crate::{
     diagnostic::{Code, Label},
-    ir::Phase, plan::Home,
+    ir::Phase,
+    plan::Home,
     schedule::BufferId,
     source::Span,
 };

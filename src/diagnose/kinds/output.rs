@@ -99,11 +99,15 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             1 => format!("returning a copy, {texts},"),
             _ => "returning copies".to_owned(),
         };
-        let copies = Candidate::new(title, together).or_in_vain(what, held_until(facts, base, first.value, &name));
+        let copies =
+            Candidate::new(title, together).or_in_vain(what, held_until(facts, base, first.value, &name));
         finding = finding
             .candidate(copies)
             .candidate(Candidate::new("copy where the view is taken", at_slices))
-            .candidate(Candidate::new("take the view of what goes into the barrier", before_barrier(facts, base)));
+            .candidate(Candidate::new(
+                "take the view of what goes into the barrier, not of what comes out",
+                before_barrier(facts, base),
+            ));
         finding.label(born, format!("the base of the view: {}", blame::size(facts, buffer)))
     } else {
         let message = format!("{name} is kept {when} to the end of the step only to be returned");
@@ -135,7 +139,9 @@ fn held_until(facts: &Facts<'_>, base: ValueId, view: ValueId, name: &str) -> Op
         let (node, k) = graph.producer(value);
         if is_barrier(&node) {
             let line = facts.sources.start(facts.span_of(node)?).line;
-            return Some(format!("all of {name} is held until everything is there for the barrier of line {line}"));
+            return Some(format!(
+                "all of {name} is held until everything is there for the barrier of line {line}"
+            ));
         }
         value = node.shared_operand(k)?;
     }
@@ -166,9 +172,24 @@ fn before_barrier(facts: &Facts<'_>, base: ValueId) -> Vec<Edit> {
             _ => false,
         });
         let is_same = changes.into_iter().all(|s| !is_between(tree.ast.stmt(s).span));
-        is_same.then(|| Edit { span: to, text: before.to_string() })
+        if !is_same {
+            return None;
+        }
+        let mut edits = vec![Edit { span: to, text: before.to_string() }];
+        // What nothing else uses needs no place in the barrier.
+        let uses = tree.expressions(|e| matches!(e, ExprKind::Name(n) if n == name));
+        let others: Vec<&ExprId> = operands.iter().filter(|&&o| o != operand).collect();
+        if uses.len() == 1 && !others.is_empty() {
+            edits.extend(without(&names.iter().map(|n| n.span).collect::<Vec<_>>(), &[k]));
+            let text = |e: &ExprId| tree.text(tree.ast.expr(*e).span).to_owned();
+            match others.as_slice() {
+                [only] => edits.push(Edit { span: tree.ast.expr(*value).span, text: text(only) }),
+                _ => edits.extend(leave_out(tree, operands, &[k])),
+            }
+        }
+        Some(edits)
     };
-    super::view::slices(facts, base).into_iter().filter_map(of_slice).collect()
+    super::view::slices(facts, base).into_iter().filter_map(of_slice).flatten().collect()
 }
 
 /// The expressions that are returned at a place.
@@ -191,8 +212,14 @@ pub(super) fn returned(tree: &Tree<'_>, place: Span) -> Vec<ExprId> {
 
 /// Takes some of several returned expressions away, with their commas.
 pub(super) fn leave_out(tree: &Tree<'_>, returned: &[ExprId], held: &[usize]) -> Vec<Edit> {
-    let span = |k: usize| returned.get(k).map(|&e| tree.ast.expr(e).span);
-    let first_kept = (0..returned.len()).find(|k| !held.contains(k));
+    let spans: Vec<Span> = returned.iter().map(|&e| tree.ast.expr(e).span).collect();
+    without(&spans, held)
+}
+
+/// Takes some of the places of a list away, with their commas.
+fn without(all: &[Span], held: &[usize]) -> Vec<Edit> {
+    let span = |k: usize| all.get(k).copied();
+    let first_kept = (0..all.len()).find(|k| !held.contains(k));
     let mut edits = Vec::new();
     for &k in held {
         let Some(this) = span(k) else { continue };

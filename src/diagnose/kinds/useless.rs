@@ -64,7 +64,9 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             "this region raises the peak: what it needs to compute again takes more than what it frees"
                 .to_owned(),
         );
-        let diagnostic = Diagnostic::warning(code, span, message).label("computed twice").note(alive_at_peak.get_or_insert_with(|| alive(facts)).clone());
+        let diagnostic = Diagnostic::warning(code, span, message)
+            .label("computed twice")
+            .note(alive_at_peak.get_or_insert_with(|| alive(facts)).clone());
         let mut finding =
             Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
                 .candidate(remove.clone());
