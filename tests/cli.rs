@@ -564,8 +564,8 @@ fn one_fault_in_a_pipe_is_one_message() {
 let a = zeros([2, 3]) @ zeros([2, 3])
 let b = a + 1.0
 print(sum(b))
-fn f(x) = x +
-f(1)
+let c = 1 + * 2
+print(c)
 print(3)
 let a = zeros([2])
 print(sum(a))

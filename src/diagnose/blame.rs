@@ -280,7 +280,7 @@ impl Peak {
                     _ => format!("line {line}"),
                 };
                 format!(
-                    "the peak of `{step}`, {peak}, is reached in {} {what}: op {at} of {all} in the planned order",
+                    "the peak of `{step}`, {peak}, is at op {at} of {all} ({} {what}) in the planned order",
                     self.work
                 )
             }

@@ -64,7 +64,7 @@ const SAME: f64 = 0.001;
 /// Per cent of more work that nobody will notice.
 const CHEAP: f64 = 5.0;
 /// What is said where only the worst legal order falls.
-const ONLY_WORST: &str = "the peak stays, since the planned order happens to avoid this; nothing in the program forbids the other order, and `ensure peak <= … in every schedule` counts every order that is allowed";
+const ONLY_WORST: &str = "the planned order happens to avoid this, so its peak stays; nothing in the program forbids the other orders, and `ensure peak <= … in every schedule` counts them";
 /// Findings that are still without an effect one by one, and may help two by two.
 const PAIRED: usize = 4;
 

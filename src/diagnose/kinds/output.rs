@@ -101,13 +101,8 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
         };
         let copies =
             Candidate::new(title, together).or_in_vain(what, held_until(facts, base, first.value, &name));
-        finding = finding
-            .candidate(copies)
-            .candidate(Candidate::new("copy where the view is taken", at_slices))
-            .candidate(Candidate::new(
-                "take the view of what goes into the barrier, not of what comes out",
-                before_barrier(facts, base),
-            ));
+        finding =
+            finding.candidate(copies).candidate(Candidate::new("copy where the view is taken", at_slices));
         finding.label(born, format!("the base of the view: {}", blame::size(facts, buffer)))
     } else {
         let message = format!("{name} is kept {when} to the end of the step only to be returned");
@@ -140,56 +135,12 @@ fn held_until(facts: &Facts<'_>, base: ValueId, view: ValueId, name: &str) -> Op
         if is_barrier(&node) {
             let line = facts.sources.start(facts.span_of(node)?).line;
             return Some(format!(
-                "all of {name} is held until everything is there for the barrier of line {line}"
+                "all of {name} is held until everything is there for the barrier of line {line}; take the view before it, and keep the rest out of it"
             ));
         }
         value = node.shared_operand(k)?;
     }
     None
-}
-
-/// Slices of what comes out of a barrier become slices of what goes in: `held[0..8]` becomes `h[0..8]`
-/// behind `let held, size = barrier(h, norm(g))`.
-fn before_barrier(facts: &Facts<'_>, base: ValueId) -> Vec<Edit> {
-    let tree = facts.tree;
-    let of_slice = |span: Span| {
-        let ExprKind::Index(sliced, _) = &tree.ast.expr(tree.expr_at(span)?).kind else { return None };
-        let ExprKind::Name(name) = &tree.ast.expr(*sliced).kind else { return None };
-        let stmt = tree.binding_of(*sliced, name)?;
-        let StmtKind::Let { names, value, .. } = &tree.ast.stmt(stmt).kind else { return None };
-        let ExprKind::Barrier(operands) = &tree.ast.expr(*value).kind else { return None };
-        let k = names.iter().position(|n| n.name == *name).filter(|_| names.len() == operands.len())?;
-        let operand = *operands.get(k)?;
-        let ExprKind::Name(before) = &tree.ast.expr(operand).kind else { return None };
-        // The name must still mean what it meant there.
-        let (from, to) = (tree.ast.expr(operand).span, tree.ast.expr(*sliced).span);
-        let is_between = |s: Span| s.file == to.file && from.start <= s.start && s.end <= to.end;
-        let changes = tree.statements(|s| match s {
-            StmtKind::Let { names, .. } => names.iter().any(|n| n.name == *before),
-            StmtKind::Assign { targets, .. } => {
-                targets.iter().any(|&t| matches!(&tree.ast.expr(t).kind, ExprKind::Name(n) if n == before))
-            }
-            _ => false,
-        });
-        let is_same = changes.into_iter().all(|s| !is_between(tree.ast.stmt(s).span));
-        if !is_same {
-            return None;
-        }
-        let mut edits = vec![Edit { span: to, text: before.to_string() }];
-        // What nothing else uses needs no place in the barrier.
-        let uses = tree.expressions(|e| matches!(e, ExprKind::Name(n) if n == name));
-        let others: Vec<&ExprId> = operands.iter().filter(|&&o| o != operand).collect();
-        if uses.len() == 1 && !others.is_empty() {
-            edits.extend(without(&names.iter().map(|n| n.span).collect::<Vec<_>>(), &[k]));
-            let text = |e: &ExprId| tree.text(tree.ast.expr(*e).span).to_owned();
-            match others.as_slice() {
-                [only] => edits.push(Edit { span: tree.ast.expr(*value).span, text: text(only) }),
-                _ => edits.extend(leave_out(tree, operands, &[k])),
-            }
-        }
-        Some(edits)
-    };
-    super::view::slices(facts, base).into_iter().filter_map(of_slice).flatten().collect()
 }
 
 /// The expressions that are returned at a place.
@@ -212,14 +163,8 @@ pub(super) fn returned(tree: &Tree<'_>, place: Span) -> Vec<ExprId> {
 
 /// Takes some of several returned expressions away, with their commas.
 pub(super) fn leave_out(tree: &Tree<'_>, returned: &[ExprId], held: &[usize]) -> Vec<Edit> {
-    let spans: Vec<Span> = returned.iter().map(|&e| tree.ast.expr(e).span).collect();
-    without(&spans, held)
-}
-
-/// Takes some of the places of a list away, with their commas.
-fn without(all: &[Span], held: &[usize]) -> Vec<Edit> {
-    let span = |k: usize| all.get(k).copied();
-    let first_kept = (0..all.len()).find(|k| !held.contains(k));
+    let span = |k: usize| returned.get(k).map(|&e| tree.ast.expr(e).span);
+    let first_kept = (0..returned.len()).find(|k| !held.contains(k));
     let mut edits = Vec::new();
     for &k in held {
         let Some(this) = span(k) else { continue };
