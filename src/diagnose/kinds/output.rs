@@ -91,8 +91,7 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             }
         }
         let title = match held.len() {
-            1 => format!("return a copy: {texts}"),
-            2 | 3 => format!("return copies: {texts}"),
+            1 => "return a copy".to_owned(),
             n => format!("return copies of the {n} views"),
         };
         let what = match held.len() {
