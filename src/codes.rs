@@ -37,6 +37,7 @@ codes! {
     USE_CYCLE = "TG0205", "modules that use each other";
     RELEASED = "TG0206", "a value is used or held after its `release`";
     DUPLICATE_NAME = "TG0207", "a name is declared twice";
+    NOT_MADE = "TG0208", "a name whose input failed";
 
     // Types and values.
     TYPE_MISMATCH = "TG0210", "a value of the wrong type";
@@ -93,7 +94,7 @@ codes! {
     KEPT_BY_SCRIPT = "TG0319", "a list of the script that keeps a tensor of every pass";
     STATE_IN_REGION = "TG0320", "state that is written inside a region";
     BARRIER_RAISES_PEAK = "TG0321", "a barrier that raises the peak";
-    WHOLE_SCORES = "TG0322", "the scores of a loss, alive for all rows at once";
+    WHOLE_LOGITS = "TG0322", "the logits of a loss, alive for all rows at once";
     FOLLOWS_FROZEN = "TG0323", "state that follows what never changes";
 
     // Memory: flat groups, ranks and collectives.

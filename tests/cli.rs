@@ -556,6 +556,28 @@ fn an_error_does_not_end_the_session() {
     assert!(ran.err.contains("error[TG0102]"), "{}", ran.err);
 }
 
+/// What needs a name whose `let` failed has no fault of its own.
+#[test]
+fn one_fault_in_a_pipe_is_one_message() {
+    let folder = Folder::new("repl-follow-up");
+    let input = "\
+let a = zeros([2, 3]) @ zeros([2, 3])
+let b = a + 1.0
+print(sum(b))
+let c = 1 + * 2
+print(c)
+print(3)
+let a = zeros([2])
+print(sum(a))
+print(nowhere)
+";
+    let ran = folder.tg_with_input(&["repl"], input);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), "3\n0.0\n"), "{}", ran.err);
+    let found: Vec<&str> =
+        ran.err.lines().filter_map(|l| l.strip_prefix("error[")?.split(']').next()).collect();
+    assert_eq!(found, ["TG0221", "TG0101", "TG0201"], "{}", ran.err);
+}
+
 #[test]
 fn commands_of_the_session() {
     let folder = Folder::new("repl-commands");

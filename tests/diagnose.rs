@@ -83,6 +83,54 @@ fn each_kind_says_what_it_says() {
     }
 }
 
+/// Parts of the peak that a message lists, and the rest that it states, are the peak.
+#[test]
+fn parts_that_are_listed_are_the_peak() {
+    let mib = |text: &str| -> f64 {
+        let mut words = text.split_whitespace().rev();
+        let unit = match words.next().unwrap_or_default() {
+            "MiB" => 1.0,
+            "KiB" => 1.0 / 1024.0,
+            "B" => 1.0 / 1024.0 / 1024.0,
+            unit => panic!("{unit:?} in {text:?}"),
+        };
+        words.next().unwrap_or_default().parse::<f64>().unwrap_or_else(|e| panic!("{text:?}: {e}")) * unit
+    };
+    let peak_of = |checked: &Checked| checked.plans[0].peak_bytes() as f64 / f64::from(1 << 20);
+    let mut lists = 0;
+    for code in SHOWN.iter().chain(OF_RANKS) {
+        let checked = check(&format!("{code}.tg"), &read(&format!("tests/diagnose/{code}.tg")));
+        for note in checked.diagnostics.iter().flat_map(|d| &d.notes) {
+            let Some(list) = note.strip_prefix("alive at the peak: ") else { continue };
+            let sum: f64 = list.split(", ").map(mib).sum();
+            // Each figure is rounded to a tenth.
+            assert!((sum - peak_of(&checked)).abs() < 0.3, "{code}: {sum} of {}: {note}", peak_of(&checked));
+            lists += 1;
+        }
+    }
+    assert!(lists >= 3, "only {lists} lists");
+    // A contract explains its buffers one by one.
+    let text =
+        read("tests/diagnose/TG0305.tg").replace("  return loss", "  ensure peak <= 8 MiB\n  return loss");
+    let checked = check("ensured.tg", &text);
+    let d = of_code(&checked, "TG0340")[0];
+    let parts: Vec<&str> = d.notes.iter().filter_map(|n| n.strip_prefix("alive at the peak: ")).collect();
+    let size = |part: &str| match part.strip_prefix("all else, ") {
+        Some(rest) => mib(rest),
+        None => {
+            let all = part.split_once(" together").map_or(part, |(before, _)| before);
+            let size = all.rsplit(", ").find(|p| p.contains("iB")).unwrap();
+            mib(size.split([')']).next().unwrap())
+        }
+    };
+    let sum: f64 = parts.iter().map(|p| size(p)).sum();
+    assert!(
+        parts.len() == 4 && (sum - peak_of(&checked)).abs() < 0.3,
+        "{sum} of {}: {parts:#?}",
+        peak_of(&checked)
+    );
+}
+
 #[test]
 fn each_kind_stays_quiet_where_nothing_is_wrong() {
     for code in SHOWN.iter().chain(OF_RANKS) {

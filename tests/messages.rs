@@ -307,7 +307,7 @@ fn findings_in_a_module_are_named_and_mended_there() {
     assert_eq!(folder.text("layers.tg"), LAYERS);
     let fixed = folder.tg(&["fix", "train.tg"]);
     assert_eq!(fixed.code, Some(0), "{}", fixed.err);
-    assert!(fixed.err.starts_with("fixed in layers.tg: "), "{}", fixed.err);
+    assert!(fixed.err.starts_with("fixed: ") && fixed.err.contains("\n  layers.tg:7:\n"), "{}", fixed.err);
     assert_eq!(folder.text("train.tg"), TRAIN);
     assert!(folder.text("layers.tg").contains("checkpoint"), "{}", folder.text("layers.tg"));
     let after = peak(&folder);

@@ -102,6 +102,9 @@ impl Evaluator {
                 .help(format!("bind a new name: `let {name} = …`")),
             )),
             AssignTarget::Unknown => {
+                if let Some(halt) = self.not_made(name, span) {
+                    return Err(halt);
+                }
                 let halt = self.report(
                     Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
                         .help(format!("bind it first: `let {name} = …`")),

@@ -18,7 +18,7 @@ use crate::{
     ir::Graph,
     lower::{self, PlanOptions},
     plan::{BufferKind, Plan},
-    report::{self, Bytes},
+    report::{self, Bytes, parts, plan::LiveBuffer},
     source::Span,
     syntax::ast::ExprId,
 };
@@ -129,16 +129,11 @@ impl Evaluator {
             ),
         );
         let report = report::plan::report(plan, &self.sources);
-        let (mut shown, mut rest) = (0, 0u64);
-        for buffer in &report.live_at_peak {
-            if matches!(buffer.kind, BufferKind::Params | BufferKind::State) {
-                continue;
-            }
-            let Some(place) = buffer.place.filter(|_| shown < SHOWN) else {
-                rest = rest.saturating_add(buffer.bytes);
-                continue;
-            };
-            shown += 1;
+        let is_own = |b: &&LiveBuffer| !matches!(b.kind, BufferKind::Params | BufferKind::State);
+        let placed = report.live_at_peak.iter().filter(is_own).filter_map(|b| Some((b, b.place?)));
+        let mut named = vec![plan.persistent_bytes];
+        for (buffer, place) in placed.take(SHOWN) {
+            named.push(buffer.bytes);
             let size = Bytes(buffer.bytes);
             let text = format!("`{}` takes {size} at that peak, until {}", buffer.name, buffer.kept_by);
             diagnostic = diagnostic.secondary(place.span, text);
@@ -147,8 +142,9 @@ impl Evaluator {
             diagnostic =
                 diagnostic.note(format!("parameters and state take {} of it", Bytes(plan.persistent_bytes)));
         }
+        let rest = parts::rest(plan.peak_bytes(), named);
         if rest > 0 {
-            diagnostic = diagnostic.note(format!("other buffers take {} then", Bytes(rest)));
+            diagnostic = diagnostic.note(format!("all else takes {} then", Bytes(rest)));
         }
         diagnostic = if compiled.graph.gradients.is_empty() {
             diagnostic.note("the step takes no gradient, so there is nothing that could be computed again")

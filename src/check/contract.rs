@@ -126,7 +126,10 @@ fn over_peak(plan: &Plan, ensure: &Ensure) -> Diagnostic {
             size(ensure.limit)
         ),
     )
-    .note(format!("no schedule of this step needs less than {}", Bytes(plan.lower_bound_bytes())))
+    .note(format!(
+        "as it is written, no schedule of this step needs less than {}",
+        Bytes(plan.lower_bound_bytes())
+    ))
     .help("`tg plan` shows what is alive at the peak; `checkpoint < … >` recomputes instead of keeping")
 }
 

@@ -19,7 +19,7 @@ use crate::{
     ir::Graph,
     ops::OpError,
     plan::Plan,
-    report::{self, Bytes},
+    report::{self, parts},
     source::Span,
 };
 
@@ -77,7 +77,9 @@ impl Evaluator {
             }
             _ => Err(RunError::of_no_op(OpError::new("internal: a step is lost"))),
         };
-        let run = result.map_err(|error| self.run_error(error, &flight.graph, flight.span))?;
+        let run = result.map_err(|error| {
+            self.run_error(error, &flight.graph, flight.span, Some(flight.compiled.declared))
+        })?;
         debug_assert_eq!(run.high_water_bytes, flight.planned, "the plan states what a step uses");
         for (stored, tensor) in flight.promised.iter().zip(run.outputs) {
             stored.keep_promise(tensor);
@@ -109,7 +111,7 @@ impl Evaluator {
             Some(prepared) => runner.upload(prepared, inputs, page),
             None => Ok(()),
         };
-        result.map_err(|error| self.run_error(error, graph, span))
+        result.map_err(|error| self.run_error(error, graph, span, Some(compiled.declared)))
     }
 
     /// Steps run on another device from here on.
@@ -154,27 +156,15 @@ impl Evaluator {
     /// What is alive at the peak of a step, for an error about memory that a device does not have.
     pub(super) fn peak_notes(&self, plan: &Plan) -> Vec<String> {
         let report = report::plan::report(plan, &self.sources);
-        let kinds: Vec<String> = report
-            .by_kind
-            .iter()
-            .filter(|(_, bytes)| *bytes > 0)
-            .map(|(kind, bytes)| format!("{kind} {}", Bytes(*bytes)))
-            .collect();
-        let largest: Vec<String> = report
-            .live_at_peak
-            .iter()
-            .take(SHOWN_BUFFERS)
-            .map(|buffer| {
-                let at = match buffer.place {
-                    Some(place) => format!(", line {}", place.at.line),
-                    None => String::new(),
-                };
-                format!("`{}` ({}{at})", buffer.name, Bytes(buffer.bytes))
-            })
-            .collect();
+        let kinds = report.by_kind.iter().map(|(kind, bytes)| ((*kind).to_owned(), *bytes));
+        let kinds = parts::of(report.peak_bytes, kinds, report.by_kind.len());
+        let named = report.live_at_peak.iter().map(|buffer| {
+            let line = buffer.place.map_or(String::new(), |place| format!(" of line {}", place.at.line));
+            (format!("`{}`{line}", buffer.name), buffer.bytes)
+        });
         vec![
-            format!("alive at the peak: {}", kinds.join(", ")),
-            format!("the largest of them: {}", largest.join(", ")),
+            format!("alive at the peak: {kinds}"),
+            format!("its largest buffers: {}", parts::of(report.peak_bytes, named, SHOWN_BUFFERS)),
         ]
     }
 }

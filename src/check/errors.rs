@@ -196,6 +196,14 @@ impl Evaluator {
         foreign_word(member).or_else(|| foreign_field(member)).map(String::from)
     }
 
+    /// An error for a name that an earlier input of the session would have bound, had it not failed.
+    pub(super) fn not_made(&mut self, name: &str, span: Span) -> Option<Halt> {
+        let &failed = self.unmade.get(name)?;
+        let message = format!("`{name}` has no value: the input that binds it failed");
+        let diagnostic = Diagnostic::error(codes::NOT_MADE, span, message);
+        Some(self.report(diagnostic.label("needed here").secondary(failed, "not bound, since this failed")))
+    }
+
     /// An error for a name that nothing defines.
     pub(super) fn unknown_name(
         &mut self,
@@ -206,6 +214,9 @@ impl Evaluator {
     ) -> Halt {
         if self.is_lost(name) {
             return Halt::Reported;
+        }
+        if let Some(halt) = self.not_made(name, span) {
+            return halt;
         }
         let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"));
         if self.ends_in_slashes(span) {
@@ -252,7 +263,7 @@ fn bound_in_branch(ast: &Ast, name: &str, place: Span) -> Option<Span> {
 }
 
 /// Whether a place lies inside another.
-fn holds(outer: Span, inner: Span) -> bool {
+pub(super) fn holds(outer: Span, inner: Span) -> bool {
     outer.file == inner.file && outer.start <= inner.start && inner.end <= outer.end
 }
 

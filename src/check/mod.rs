@@ -262,6 +262,8 @@ pub struct Evaluator {
     lost: FxHashSet<Name>,
     /// Such a text declared something whose name is lost too.
     lost_any: bool,
+    /// Names that inputs of a session would have bound, had they not failed, and where. Why is said already.
+    pub(crate) unmade: FxHashMap<Name, Span>,
     /// How many statements failed so far.
     failures: usize,
     /// Branches around the code that is followed whose conditions are not known, in mode Check.
@@ -348,6 +350,7 @@ impl Evaluator {
             too_deep: false,
             lost: FxHashSet::default(),
             lost_any: false,
+            unmade: FxHashMap::default(),
             failures: 0,
             doubtful: 0,
             guessed: false,

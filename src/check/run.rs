@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Evaluator, Mode,
-    errors::{Eval, Halt},
+    errors::{Eval, Halt, holds},
     frame::{Frame, FrameKind, InputSource, stable_hash},
     scope::ScopeKind,
     value::{Cell, Cx, Init, Record, Stored, Value, lock},
@@ -212,7 +212,7 @@ impl Evaluator {
         });
         drop(slots);
         let result = result.unwrap_or_else(|error| Err(cpu::RunError::of_no_op(error)));
-        result.map_err(|error| self.run_error(error, graph, span))
+        result.map_err(|error| self.run_error(error, graph, span, None))
     }
 
     /// The value of a parameter or state, if it has one: from a device where that has it.
@@ -244,8 +244,14 @@ impl Evaluator {
     }
 
     /// An op that failed while a graph ran, at the call and in the line that it comes from.
-    pub(super) fn run_error(&mut self, error: cpu::RunError, graph: &Graph, span: Span) -> Halt {
-        self.run_error_with(error, graph, span, Vec::new())
+    pub(super) fn run_error(
+        &mut self,
+        error: cpu::RunError,
+        graph: &Graph,
+        span: Span,
+        step: Option<Span>,
+    ) -> Halt {
+        self.run_error_with(error, graph, span, step, Vec::new())
     }
 
     /// The same, with what is to be told beside.
@@ -254,6 +260,7 @@ impl Evaluator {
         error: cpu::RunError,
         graph: &Graph,
         span: Span,
+        step: Option<Span>,
         notes: Vec<String>,
     ) -> Halt {
         if error.is_cancelled() || self.cancelled() {
@@ -272,7 +279,9 @@ impl Evaluator {
             let mut shown = span;
             // From the op outwards, through the calls that led to it.
             for origin in graph.origins.chain(graph.node(error.node).origin()).take(SHOWN_ORIGINS) {
-                if origin.span != shown && origin.span != Span::default() {
+                // A step has the graph of the call that it was compiled for: `span` is the one that runs.
+                let is_call = origin.parent.is_none() && step.is_some_and(|s| !holds(s, origin.span));
+                if !is_call && ![shown, span, Span::default()].contains(&origin.span) {
                     let text = match &origin.iteration {
                         Some(iteration) => format!("in this operation ({iteration})"),
                         None => "in this operation".to_string(),

@@ -50,6 +50,8 @@ pub struct Compiled {
     /// With the regions that the budget adds, once they are chosen.
     pub(super) fitted: Mutex<Option<Arc<Graph>>>,
     updates: Vec<Arc<Optimizer>>,
+    /// The name of the step to the end of its body.
+    pub(super) declared: Span,
 }
 
 impl Compiled {
@@ -165,6 +167,7 @@ impl Evaluator {
             return Err(Halt::Reported);
         }
         let compiled = Compiled {
+            declared: step.decl.name.span.to(step.decl.body.span),
             key: flat.key.clone(),
             captures: frame.captures,
             graph: Arc::new(frame.graph),
@@ -270,7 +273,7 @@ impl Evaluator {
         let run = result.map_err(|error| {
             let is_short = error.error.cause == Cause::Limit && self.settings.device != Device::Cpu;
             let notes = if is_short { self.peak_notes(&planned_step) } else { Vec::new() };
-            self.run_error_with(error, &graph, span, notes)
+            self.run_error_with(error, &graph, span, Some(compiled.declared), notes)
         })?;
         let results = match run {
             Some(run) => {

@@ -57,7 +57,7 @@ fn format_of(args: &args::Check) -> Format {
 }
 
 /// The two words of savings that are not the field's own.
-const WORDS: &str = "re-planned: the change was made, compiled and planned to measure it\nworst legal order: of all that the program allows, the one with the most alive\n";
+const WORDS: &str = "figures of a change: it was made, compiled and planned to measure them\nworst legal order: of all that the program allows, the one with the most alive\n";
 
 /// Writes what there is to say of one file; whether that makes the command fail.
 fn show(

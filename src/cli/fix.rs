@@ -18,9 +18,9 @@ use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Fix},
     engine::{Checked, CompileOptions, Engine, Source, module_name},
-    report::{self, Bytes, diff, style::Part},
+    report::{self, Bytes, Style, diff, style::Part, visible},
     script::write_atomically,
-    source::Span,
+    source::{SourceMap, Span},
     terminal::{Exit, output::Output, source, tell},
 };
 
@@ -47,7 +47,7 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     let before = Texts::of(&first, &source, &args.file);
     let Improved { source: after, applied, last } = improve(&engine, &source, &options, first, is_stdin);
     if applied.is_empty() {
-        output.out(&format!("nothing to fix: {}\n", report::visible::line(&source.name, 200)));
+        output.out(&format!("nothing to fix: {}\n", visible::line(&source.name, 200)));
         return if last.is_sound() { Exit::Success } else { Exit::Errors };
     }
     let changes = before.changes(&after);
@@ -61,18 +61,9 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
         return tell::fail(&error, output);
     }
     // The text itself goes to standard output for a program from standard input.
-    let mut said = String::new();
-    for Applied { fix, elsewhere } in &applied {
-        let title = report::visible::line(&fix.title, 400);
-        let files: Vec<_> = elsewhere.iter().map(|name| report::visible::line(name, 200)).collect();
-        let place = if files.is_empty() { String::new() } else { format!(" in {}", files.join(", ")) };
-        said.push_str(&format!("{}{place}: {title}\n", output.err_style.paint(Part::Strong, "fixed")));
-        if let Some(savings) = &fix.savings {
-            said.push_str(&format!("  {}\n", report::human::savings_text(savings)));
-        }
-    }
+    let mut said = told(&applied, &last.sources, args.dry_run, output.err_style);
     for plan in &last.plans {
-        let step = report::visible::line(&plan.name, 80);
+        let step = visible::line(&plan.name, 80);
         said.push_str(&format!(
             "  step {step}: peak {} ({} bytes)\n",
             Bytes(plan.peak_bytes()),
@@ -81,6 +72,49 @@ pub fn run(args: &args::Fix, output: &mut Output) -> Exit {
     }
     output.err(&said);
     if last.is_sound() { Exit::Success } else { Exit::Errors }
+}
+
+/// What was done, or would be: each change with its lines, which are those of the texts as they are now,
+/// and what became of both figures.
+fn told(applied: &[Applied], last: &SourceMap, is_dry: bool, style: Style) -> String {
+    let text = |sources: &SourceMap, name: &str| {
+        sources.files().filter(|(_, f)| f.name == name).map(|(_, f)| Arc::clone(&f.text)).last()
+    };
+    let verb = if is_dry { "would fix" } else { "fixed" };
+    let mut said = String::new();
+    for (k, Applied { fix, before }) in applied.iter().enumerate() {
+        let title = visible::line(&fix.title, 400);
+        said.push_str(&format!("{}: {title}\n", style.paint(Part::Strong, verb)));
+        let after = applied.get(k + 1).map_or(last, |next| &next.before);
+        let first = applied.first().map_or(last, |a| &a.before);
+        // By how many lines the changes further up have moved those below.
+        let mut moved = (None, 0isize);
+        for change in report::change::changes(&fix.edits, before).unwrap_or_default() {
+            let Some(file) = before.get(change.file) else { continue };
+            if moved.0 != Some(change.file) {
+                moved = (Some(change.file), 0);
+            }
+            let line = if is_dry {
+                text(first, &file.name).map_or(change.line, |to| diff::line_in(&file.text, change.line, &to))
+            } else {
+                let line = change.line.saturating_add_signed(moved.1);
+                let texts = text(after, &file.name).zip(text(last, &file.name));
+                texts.map_or(line, |(from, to)| diff::line_in(&from, line, &to))
+            };
+            moved.1 += change.after.len() as isize - change.before.len() as isize;
+            let goes = if change.after.is_empty() { ", taken away" } else { "" };
+            said.push_str(&format!("  {}:{line}{goes}:\n", visible::line(&file.name, 200)));
+            for line in report::fix::marked(&change, style) {
+                said.push_str(&format!("    {line}\n"));
+            }
+        }
+        if let Some(savings) = &fix.savings {
+            for line in report::fix::figures(savings).into_iter().chain(report::fix::remarks(fix, savings)) {
+                said.push_str(&format!("  {line}\n"));
+            }
+        }
+    }
+    said
 }
 
 /// The files of a program as they were read.
@@ -119,10 +153,10 @@ impl Texts {
     }
 }
 
-/// A fix that was made, and the names of the files that it changed beside the program's own.
+/// A fix that was made, and the texts that it was made to.
 struct Applied {
     fix: Fix,
-    elsewhere: Vec<String>,
+    before: Arc<SourceMap>,
 }
 
 /// A program after all changes that help, what was done, and what is known of it then.
@@ -148,11 +182,9 @@ fn improve(
         let Some(fix) = best(&checked.diagnostics, may) else { break };
         let Some(texts) = diagnose::apply_all(&checked.sources, &fix.edits) else { break };
         let mut next = source.clone();
-        let mut elsewhere = Vec::new();
         for (id, text) in texts {
             match checked.sources.get(id) {
                 Some(file) if id != program => {
-                    elsewhere.push(file.name.clone());
                     next.modules.insert(module_name(file), text.into());
                 }
                 _ => next.text = text.into(),
@@ -169,7 +201,7 @@ fn improve(
         if !kept || is_broken || again.plans.len() != checked.plans.len() {
             break;
         }
-        applied.push(Applied { fix, elsewhere });
+        applied.push(Applied { fix, before: Arc::clone(&checked.sources) });
         source = next;
         checked = again;
     }
@@ -196,7 +228,7 @@ fn best(diagnostics: &[Diagnostic], may: impl Fn(&Fix) -> bool) -> Option<Fix> {
 fn write_all(changes: &[Change]) -> Result<(), Error> {
     let fault = |message: String| {
         let diagnostic = Diagnostic::error(codes::FILE, Span::default(), message);
-        Error::new(vec![diagnostic], Arc::new(crate::source::SourceMap::new()))
+        Error::new(vec![diagnostic], Arc::new(SourceMap::new()))
     };
     for change in changes {
         let name = &change.name;

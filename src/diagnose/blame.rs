@@ -239,28 +239,54 @@ impl Blame {
     }
 }
 
-/// Where the peak is reached, as a label; short, since it stands beside code.
-pub fn peak_label(facts: &Facts<'_>) -> Option<Label> {
-    let node = facts.peak_node()?;
-    let forward = facts.forward_of(node);
-    let span = facts.span_of(forward).or_else(|| facts.span_of(node))?;
-    let text = match (node.role(), node.instance()) {
-        (Role::Backward { .. }, _) => "the peak: the backward pass of this",
-        (Role::Update { .. }, _) => "the peak: the update of this",
-        (Role::Forward, 0) => "the peak",
-        (Role::Forward, _) => "the peak: this, computed again",
-    };
-    Some(Label { span, text: text.to_owned() })
+/// Where the peak is reached: a line of the program, and the work of it that runs there.
+#[derive(Debug, Clone, Copy)]
+pub struct Peak {
+    pub span: Option<Span>,
+    work: &'static str,
 }
 
-/// How high the peak is, of which step, at which moment, for which order.
-pub fn peak_note(facts: &Facts<'_>) -> String {
-    let (at, all) = (facts.peak + 1, facts.plan.schedule.order.len());
-    let name = &facts.plan.name;
-    format!(
-        "the peak of `{name}`, {}, is at op {at} of {all} in the planned order",
-        Bytes(facts.peak_bytes())
-    )
+impl Peak {
+    pub fn of(facts: &Facts<'_>) -> Option<Peak> {
+        let node = facts.peak_node()?;
+        let span = facts.span_of(facts.forward_of(node)).or_else(|| facts.span_of(node));
+        let work = match (node.role(), node.instance()) {
+            (Role::Backward { .. }, _) => "the backward pass of",
+            (Role::Update { .. }, _) => "the update of",
+            (Role::Forward, 0) if facts.is_forward_pass(facts.peak) => "the forward pass of",
+            (Role::Forward, 0) => "the computation of",
+            (Role::Forward, _) => "the recomputation of",
+        };
+        Some(Peak { span, work })
+    }
+
+    /// The place and what runs there, as a label.
+    pub fn label(&self) -> Option<Label> {
+        Some(Label { span: self.span?, text: format!("the peak: {} this", self.work) })
+    }
+
+    /// How high it is, of which step, at which moment, for which order. With `place`, where.
+    pub fn note(&self, facts: &Facts<'_>, place: bool) -> String {
+        let (at, all) = (facts.peak + 1, facts.plan.schedule.order.len());
+        let step = &facts.plan.name;
+        let peak = Bytes(facts.peak_bytes());
+        match self.span.filter(|_| place) {
+            Some(span) => {
+                // Code that has to be cut says less than its line.
+                let whole = facts.sources.text(span);
+                let line = facts.sources.start(span).line;
+                let what = match code(facts, span) {
+                    code if code == whole => format!("`{code}` on line {line}"),
+                    _ => format!("line {line}"),
+                };
+                format!(
+                    "the peak of `{step}`, {peak}, is at op {at} of {all} ({} {what}) in the planned order",
+                    self.work
+                )
+            }
+            None => format!("the peak of `{step}`, {peak}, is at op {at} of {all} in the planned order"),
+        }
+    }
 }
 
 /// Adds a label for each line of the library on the way to the places of a finding.

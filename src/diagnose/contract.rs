@@ -1,10 +1,11 @@
 //! Contracts that do not hold: an `ensure` says what is alive at the peak, why, and which changes
 //! would make it hold.
 
-use super::{facts::Facts, fix, kinds, recompute, trial::Trials};
+use super::{blame, facts::Facts, fix, kinds, recompute, trial::Trials};
 use crate::{
     codes,
-    diagnostic::{Diagnostic, Fix, Label, Savings},
+    diagnostic::{Diagnostic, Fix, Savings},
+    report::{Bytes, parts},
     source::Span,
     syntax::ast::StmtKind,
 };
@@ -29,15 +30,18 @@ pub fn explain(all: &mut [Diagnostic], facts: &Facts<'_>, step: usize, trials: O
         let text = holding.blame.sentence(facts, holding.buffers.len(), holding.bytes);
         notes.push(format!("alive at the peak: {text}"));
     }
+    let named = holdings.iter().take(BLAMED).map(|h| h.bytes);
+    let rest = parts::rest(facts.peak_bytes(), named);
+    if rest > 0 {
+        notes.push(format!("alive at the peak: all else, {}", Bytes(rest)));
+    }
+    let peak = blame::Peak::of(facts);
     let fixes = trials.map(|t| fixes(facts, step, t)).unwrap_or_default();
     for error in &mut errors {
         error.notes.extend(notes.iter().cloned());
-        error.notes.push(super::blame::peak_note(facts));
-        if let Some(Label { span, text }) = super::blame::peak_label(facts)
-            && error.primary.span != span
-        {
-            error.secondary.push(Label { span, text });
-        }
+        let label = peak.and_then(|p| p.label()).filter(|l| error.primary.span != l.span);
+        error.notes.extend(peak.map(|p| p.note(facts, label.is_none())));
+        error.secondary.extend(label);
         error.fixes.extend(fixes.iter().cloned());
     }
 }

@@ -84,8 +84,13 @@ impl<'a> Facts<'a> {
             bases,
             users,
         };
-        let mut at_peak: Vec<BufferId> =
-            schedule.buffer_ids().filter(|&b| facts.is_alive(b, facts.peak)).collect();
+        // A place that the op at the peak takes over counts once, for what is made there.
+        let made_at_peak = order.get(facts.peak).map(|&op| schedule.makes(op)).unwrap_or_default();
+        let overwrites = &plan.schedule.overwrites;
+        let taken: Vec<BufferId> =
+            made_at_peak.iter().filter_map(|b| overwrites.get(b.0 as usize).copied().flatten()).collect();
+        let counts = |&b: &BufferId| facts.is_alive(b, facts.peak) && !taken.contains(&b);
+        let mut at_peak: Vec<BufferId> = schedule.buffer_ids().filter(counts).collect();
         at_peak.sort_by_key(|&b| std::cmp::Reverse(facts.bytes(b)));
         facts.at_peak = at_peak;
         facts
@@ -168,6 +173,13 @@ impl<'a> Facts<'a> {
     /// The op that runs at the peak.
     pub fn peak_node(&self) -> Option<Node<'a>> {
         self.op_node(*self.plan.schedule.order.get(self.peak)?)
+    }
+
+    /// Whether an op that belongs to no backward pass runs before the first that does.
+    pub fn is_forward_pass(&self, position: usize) -> bool {
+        let phase = |&op: &OpId| self.op_node(op).map(|n| n.role().phase());
+        let first = self.plan.schedule.order.iter().position(|op| phase(op) == Some(Phase::Backward));
+        first.is_some_and(|first| position < first)
     }
 
     /// The node in the last reader of a buffer that uses it. A fused op stands for several nodes.

@@ -12,11 +12,27 @@ pub struct Candidate {
     pub title: String,
     pub edits: Vec<Edit>,
     pub results: Results,
+    /// Of a change that readers think of first: what to say of it where it lowers nothing.
+    pub in_vain: Option<InVain>,
+}
+
+/// What is said of a change that was planned and lowers nothing: `WHAT lowers nothing (the peak stays at
+/// 5.8 MiB): WHY`.
+#[derive(Debug, Clone)]
+pub struct InVain {
+    pub what: String,
+    pub why: Option<String>,
 }
 
 impl Candidate {
     pub fn new(title: impl Into<String>, edits: Vec<Edit>) -> Candidate {
-        Candidate { title: title.into(), edits, results: Results::Same }
+        Candidate { title: title.into(), edits, results: Results::Same, in_vain: None }
+    }
+
+    /// Says why it is not offered where it lowers nothing.
+    pub fn or_in_vain(mut self, what: impl Into<String>, why: Option<String>) -> Candidate {
+        self.in_vain = Some(InVain { what: what.into(), why });
+        self
     }
 
     /// A change after which the program computes something else, offered for the reader to judge.

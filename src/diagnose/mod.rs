@@ -33,7 +33,7 @@ use crate::{
     syntax::ast::Ast,
 };
 use facts::Facts;
-use finding::{Accept, Candidate, Finding};
+use finding::{Accept, Candidate, Finding, InVain};
 use tree::Tree;
 use trial::{Recompile, Trials};
 
@@ -64,7 +64,7 @@ const SAME: f64 = 0.001;
 /// Per cent of more work that nobody will notice.
 const CHEAP: f64 = 5.0;
 /// What is said where only the worst legal order falls.
-const ONLY_WORST: &str = "the planned order avoids this; other orders that the program allows do not, and `ensure peak <= … in every schedule` counts them";
+const ONLY_WORST: &str = "the planned order happens to avoid this, so its peak stays; nothing in the program forbids the other orders, and `ensure peak <= … in every schedule` counts them";
 /// Findings that are still without an effect one by one, and may help two by two.
 const PAIRED: usize = 4;
 
@@ -136,9 +136,8 @@ fn graph_of(checked: &Checked, k: usize, plan: &Arc<Plan>) -> Option<Arc<Graph>>
 fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diagnostic> {
     match &finding.accept {
         Accept::Always => {
-            let mut diagnostic = finding.diagnostic.clone();
-            diagnostic.fixes = helpful(trials, step, &finding.candidates, 0.0, false);
-            Some(diagnostic)
+            let helpful = helpful(trials, step, &finding.candidates, 0.0, false);
+            Some(helpful.added_to(finding.diagnostic.clone()))
         }
         Accept::PeakFalls(share) => with_fixes(trials, step, finding, *share, false),
         Accept::AnyFalls(share) => with_fixes(trials, step, finding, *share, true),
@@ -160,8 +159,15 @@ fn judge(trials: &mut Trials<'_>, step: usize, finding: &Finding) -> Option<Diag
                 None if savings.worst_after > savings.worst_before => return None,
                 _ => {}
             }
-            let mut fixes = helpful(trials, step, others, NOTABLE, false);
-            if fixes.is_empty() {
+            let Helpful { mut fixes, in_vain } = helpful(trials, step, others, NOTABLE, false);
+            diagnostic.notes.extend(in_vain);
+            // Another change is offered, and this one is of no use by itself.
+            if !fixes.is_empty() {
+                let peak = Bytes(savings.peak_after);
+                let too =
+                    if peak.to_string() == Bytes(savings.peak_before).to_string() { ", too" } else { "" };
+                diagnostic.notes.push(format!("planned without this region, the peak is {peak}{too}"));
+            } else {
                 fixes.push(fix(removal, savings));
                 // Advice then, not a fault: the region does something, if not for the planned order.
                 if savings.worst_after > savings.worst_before {
@@ -189,17 +195,31 @@ fn with_fixes(
     least: f64,
     worst_counts: bool,
 ) -> Option<Diagnostic> {
-    let fixes = helpful(trials, step, &finding.candidates, least, worst_counts);
-    if fixes.is_empty() {
+    let helpful = helpful(trials, step, &finding.candidates, least, worst_counts);
+    if helpful.fixes.is_empty() {
         return None;
     }
     let mut diagnostic = finding.diagnostic.clone();
     // Why to change something where the figure that is reached stays.
-    if fixes.iter().filter_map(|f| f.savings).all(|s| share(s.peak_before, s.peak_after) < NOTABLE) {
+    if helpful.fixes.iter().filter_map(|f| f.savings).all(|s| share(s.peak_before, s.peak_after) < NOTABLE) {
         diagnostic.notes.push(ONLY_WORST.to_owned());
     }
-    diagnostic.fixes = fixes;
-    Some(diagnostic)
+    Some(helpful.added_to(diagnostic))
+}
+
+/// The candidates of a finding that help, and what is said of those that a reader may miss among them.
+#[derive(Default)]
+struct Helpful {
+    fixes: Vec<Fix>,
+    in_vain: Vec<String>,
+}
+
+impl Helpful {
+    fn added_to(self, mut diagnostic: Diagnostic) -> Diagnostic {
+        diagnostic.notes.extend(self.in_vain);
+        diagnostic.fixes = self.fixes;
+        diagnostic
+    }
 }
 
 /// The best of the candidates that lower the peak (or the worst legal order) by a share of it: of
@@ -211,7 +231,8 @@ fn helpful(
     candidates: &[Candidate],
     least: f64,
     worst_counts: bool,
-) -> Vec<Fix> {
+) -> Helpful {
+    let mut in_vain = Vec::new();
     let mut found: Vec<(Fix, Savings)> = Vec::new();
     for candidate in candidates {
         let Some(outcome) = trials.run(&candidate.edits, step) else { continue };
@@ -221,6 +242,11 @@ fn helpful(
         let (before, after) = (before.peak_bytes(), after.peak_bytes());
         let peak_falls = after < before && share(before, after) >= least;
         let rises = after.saturating_sub(before) as f64 > SAME * before as f64;
+        if let Some(InVain { what, why }) = candidate.in_vain.as_ref().filter(|_| !peak_falls) {
+            let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            let stays = if rises { "rises to" } else { "stays at" };
+            in_vain.push(format!("{what} lowers nothing (the peak {stays} {}){why}", Bytes(after)));
+        }
         if !peak_falls && (!worst_counts || rises) {
             continue;
         }
@@ -240,7 +266,7 @@ fn helpful(
             fixes.push(fix);
         }
     }
-    fixes
+    Helpful { fixes, in_vain }
 }
 
 fn fix(candidate: &Candidate, savings: Savings) -> Fix {
@@ -267,9 +293,13 @@ fn pairs(trials: &mut Trials<'_>, without: &[(usize, Finding)]) -> Vec<(u64, Dia
                 _ => continue,
             };
             let edits: Vec<Edit> = a.edits.iter().chain(&b.edits).cloned().collect();
-            let title = format!("do both: {}; {}", a.title, b.title);
-            let both = Candidate { title, edits, results: a.results.max(b.results) };
-            let fixes = helpful(trials, step, &[both], least, false);
+            let title = match a.title == b.title {
+                true => format!("{}, in both places", a.title),
+                false => format!("do both: {}; {}", a.title, b.title),
+            };
+            let results = a.results.max(b.results);
+            let both = Candidate { results, ..Candidate::new(title, edits) };
+            let fixes = helpful(trials, step, &[both], least, false).fixes;
             if fixes.is_empty() {
                 continue;
             }

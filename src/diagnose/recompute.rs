@@ -24,14 +24,17 @@ pub fn cheap(tree: &Tree<'_>, span: Span) -> Vec<Candidate> {
     let outermost = around.last().copied().filter(|&e| is_graph_value(tree, e));
     let mut all = Vec::new();
     for expr in [inner, outermost].into_iter().flatten() {
-        all.push(Candidate::new(title(tree, CHEAP, expr), tree.wrap(expr, CHEAP, " >")));
+        all.push(Candidate::new(title(CHEAP), tree.wrap(expr, CHEAP, " >")));
     }
     if let Some(decl) = tree.function_of(Child::Expr(expr))
         && !is_step(tree, expr)
         && let Some(edits) = tree.wrap_body(decl, CHEAP, " >")
     {
         all.push(Candidate::new(
-            format!("put the body of `{}` into a `{}… >`", decl.name.name, CHEAP),
+            format!(
+                "compute the body of `{}` again in the backward pass, but keep matrix products",
+                decl.name.name
+            ),
             edits,
         ));
     }
@@ -41,7 +44,7 @@ pub fn cheap(tree: &Tree<'_>, span: Span) -> Vec<Candidate> {
 /// A plain region around the expression at `span`.
 pub fn plain(tree: &Tree<'_>, span: Span) -> Option<Candidate> {
     let expr = tree.expr_at(span)?;
-    Some(Candidate::new(title(tree, PLAIN, expr), tree.wrap(expr, PLAIN, " >")))
+    Some(Candidate::new(title(PLAIN), tree.wrap(expr, PLAIN, " >")))
 }
 
 /// A plain region around a call, with its first argument computed before it and kept:
@@ -79,20 +82,18 @@ pub fn of_loops(tree: &Tree<'_>) -> Vec<Candidate> {
             let StmtKind::Assign { targets, op: None, value } = &tree.ast.stmt(inner).kind else { continue };
             let is_plain = targets.len() == 1 && is_call(tree, *value) && !is_region(tree, *value);
             if is_plain {
-                all.push(Candidate::new(title(tree, PLAIN, *value), tree.wrap(*value, PLAIN, " >")));
+                all.push(Candidate::new(title(PLAIN), tree.wrap(*value, PLAIN, " >")));
             }
         }
     }
     all
 }
 
-fn title(tree: &Tree<'_>, open: &str, expr: ExprId) -> String {
-    let text = tree.text(tree.ast.expr(expr).span);
-    let mut short: String = text.lines().next().unwrap_or_default().chars().take(40).collect();
-    if short.len() < text.len() {
-        short.push('…');
+fn title(open: &str) -> &'static str {
+    match open {
+        CHEAP => "compute it again in the backward pass, but keep matrix products",
+        _ => "compute it again in the backward pass",
     }
-    format!("compute it again in the backward pass: `{open}{short} >`")
 }
 
 fn is_call(tree: &Tree<'_>, expr: ExprId) -> bool {

@@ -19,7 +19,10 @@ use crate::{
     guard,
     plan::Plan,
     source::{FileId, SourceMap, Span},
-    syntax::{self, ast::Ast},
+    syntax::{
+        self,
+        ast::{Ast, Name, StmtId, StmtKind},
+    },
 };
 
 /// What an input of [`Session::eval`] gave.
@@ -157,13 +160,15 @@ impl Session {
         self.define()?;
         let file = self.evaluator.sources.add(name, text);
         let (ast, mut diagnostics) = syntax::parse(file, text);
+        let bound = bound_by(&ast);
         if diagnostics.iter().any(Diagnostic::is_error) {
+            self.not_made(bound);
             together::join(&mut diagnostics, &self.evaluator.sources);
             return Err(Error::new(diagnostics, Arc::new(self.evaluator.sources.clone())));
         }
         let ast = Arc::new(ast);
         let text = Arc::clone(&ast);
-        let mut evaluated = self.guarded(move |ev| {
+        let evaluated = self.guarded(move |ev| {
             ev.effects = true;
             let value = ev.evaluate(text)?;
             let shown = match &value {
@@ -174,12 +179,24 @@ impl Session {
                 }
             };
             Ok(Evaluated { value: shown, kind: ev.describe(&value), diagnostics: Vec::new() })
-        })?;
+        });
+        let mut evaluated = evaluated.inspect_err(|_| self.not_made(bound))?;
         evaluated.diagnostics = diagnostics;
         evaluated.diagnostics.append(&mut self.evaluator.diagnostics);
         allow::filter(&ast, &mut evaluated.diagnostics);
         together::join(&mut evaluated.diagnostics, &self.evaluator.sources);
         Ok(evaluated)
+    }
+
+    /// Of the names that an input which failed would have bound, those that have no value are known as
+    /// such: what needs them later has the same fault.
+    fn not_made(&mut self, bound: Vec<(Name, Span)>) {
+        let evaluator = &mut self.evaluator;
+        for (name, span) in bound {
+            if evaluator.script.get(&name).is_none() {
+                evaluator.unmade.insert(name, span);
+            }
+        }
     }
 
     /// This session's rank, from 0.
@@ -357,4 +374,18 @@ impl Session {
             None => {}
         }
     }
+}
+
+/// The names that the statements of a text bind at its top level, and where. What could not be parsed would
+/// have bound some, too.
+fn bound_by(ast: &Ast) -> Vec<(Name, Span)> {
+    let names = |stmt: &StmtId| match &ast.stmt(*stmt).kind {
+        StmtKind::Let { names, .. } | StmtKind::Error(names) => names.clone(),
+        StmtKind::Const { name, .. } => vec![name.clone()],
+        StmtKind::Fn(decl) | StmtKind::Step(decl) => vec![decl.name.clone()],
+        StmtKind::Model(decl) => vec![decl.name.clone()],
+        StmtKind::Optimizer(decl) | StmtKind::Hook(decl) => vec![decl.name.clone()],
+        _ => Vec::new(),
+    };
+    ast.body.iter().flat_map(names).map(|ident| (ident.name, ident.span)).collect()
 }

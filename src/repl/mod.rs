@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    codes,
     diagnostic::Error,
     engine::{Device, Engine, Evaluated, Session, Source},
     ir,
@@ -33,7 +34,8 @@ pub fn run(file: Option<&Path>, device: Device, output: &mut Output) -> Exit {
         return complain(output, &format!("{missing}"));
     }
     let mut input = Input::standard();
-    let mut repl = Repl::new(device);
+    let is_piped = !input.is_terminal();
+    let mut repl = Repl::new(device, is_piped);
     let mut exit = Exit::Success;
     if input.is_terminal() {
         output.out(&format!("tg {}; `:help` lists commands\n", env!("CARGO_PKG_VERSION")));
@@ -49,7 +51,6 @@ pub fn run(file: Option<&Path>, device: Device, output: &mut Output) -> Exit {
         if output.is_closed() {
             return Exit::Closed;
         }
-        let is_piped = !input.is_terminal();
         match input.read(if text.is_empty() { "tg> " } else { "... " }) {
             Ok(Line::Text(line)) => {
                 if text.is_empty() && line.trim().is_empty() {
@@ -94,7 +95,14 @@ enum Next {
     GoOn(Exit),
 }
 
+/// Whether an error says nothing but that earlier ones left names without values.
+fn is_follow_up(error: &Error) -> bool {
+    error.diagnostics().iter().filter(|d| d.is_error()).all(|d| d.code == codes::NOT_MADE)
+}
+
 struct Repl {
+    /// Inputs come from a pipe.
+    is_piped: bool,
     session: Session,
     printer: Printer,
     is_timed: bool,
@@ -102,10 +110,10 @@ struct Repl {
 }
 
 impl Repl {
-    fn new(device: Device) -> Repl {
+    fn new(device: Device, is_piped: bool) -> Repl {
         let mut session = Engine::new().with_device(device).session();
         let printer = Printer::attach(&mut session);
-        Repl { session, printer, is_timed: false, device }
+        Repl { is_piped, session, printer, is_timed: false, device }
     }
 
     fn answer(&mut self, text: &str, output: &mut Output) -> Next {
@@ -170,6 +178,8 @@ impl Repl {
                 output.err("stopped\n");
                 Exit::Interrupted
             }
+            // Why the names have no value was the message before: in a pipe nobody asks again.
+            Err(error) if self.is_piped && is_follow_up(&error) => Exit::Errors,
             Err(error) => fail(&error, output),
         };
         if self.is_timed {
@@ -206,7 +216,7 @@ impl Repl {
                 answer(output, if self.is_timed { "times are shown\n" } else { "times are not shown\n" })
             }
             Command::Reset => {
-                *self = Repl { is_timed: self.is_timed, ..Repl::new(self.device) };
+                *self = Repl { is_timed: self.is_timed, ..Repl::new(self.device, self.is_piped) };
                 Exit::Success
             }
             Command::Device(None) => answer(output, &format!("{}\n", self.device.resolved())),

@@ -14,6 +14,38 @@ enum Line<'a> {
     New(&'a str),
 }
 
+impl Line<'_> {
+    /// The line behind its mark and a gap.
+    fn marked(self, gap: &str, style: Style) -> String {
+        match self {
+            Line::Both(text) => format!(" {gap}{}", visible::line(text, LINE)),
+            Line::Old(text) => style.paint(Part::Error, &format!("-{gap}{}", visible::line(text, LINE))),
+            Line::New(text) => style.paint(Part::Footer, &format!("+{gap}{}", visible::line(text, LINE))),
+        }
+    }
+}
+
+/// All lines of two short texts, each with its mark: `- old`, `+ new`.
+pub fn marked(old: &str, new: &str, style: Style) -> Vec<String> {
+    compare(old, new).into_iter().map(|line| line.marked(" ", style).trim_end().to_owned()).collect()
+}
+
+/// Where a line of `old` (from 1) is in `new`; for one that went, where it was.
+pub fn line_in(old: &str, line: usize, new: &str) -> usize {
+    let (mut before, mut after) = (0, 0);
+    for one in compare(old, new) {
+        match one {
+            Line::Both(_) => (before, after) = (before + 1, after + 1),
+            Line::Old(_) => before += 1,
+            Line::New(_) => after += 1,
+        }
+        if before >= line {
+            return if matches!(one, Line::Old(_)) { after + 1 } else { after.max(1) };
+        }
+    }
+    after.max(1)
+}
+
 /// The changes from `old` to `new`; empty where there are none.
 pub fn unified(name: &str, old: &str, new: &str, style: Style) -> String {
     let lines = compare(old, new);
@@ -40,12 +72,7 @@ pub fn unified(name: &str, old: &str, new: &str, style: Style) -> String {
             count(hunk, false)
         ));
         for line in hunk {
-            let text = match line {
-                Line::Both(text) => format!(" {}", visible::line(text, LINE)),
-                Line::Old(text) => style.paint(Part::Error, &format!("-{}", visible::line(text, LINE))),
-                Line::New(text) => style.paint(Part::Footer, &format!("+{}", visible::line(text, LINE))),
-            };
-            out.push_str(&text);
+            out.push_str(&line.marked("", style));
             out.push('\n');
         }
     }
@@ -153,6 +180,20 @@ mod tests {
             text.contains("@@ -1,6 +1,5 @@\n 0\n 1\n-2\n 3\n") && text.contains(" 25\n+new\n 26\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn lines_are_found_again() {
+        let (old, new) = ("a\nb\nc\nd\n", "x\na\nc\nd\ny\n");
+        let found: Vec<usize> = (1..=4).map(|line| line_in(old, line, new)).collect();
+        assert_eq!(found, [2, 3, 3, 4]);
+        assert_eq!((line_in("", 1, ""), line_in("a\n", 9, "a\n")), (1, 1));
+    }
+
+    #[test]
+    fn short_texts_are_shown_whole() {
+        assert_eq!(marked("  a\n  b", "  a\n  c", Style::PLAIN), ["    a", "-   b", "+   c"]);
+        assert_eq!(marked("a", "", Style::PLAIN), ["- a"]);
     }
 
     #[test]

@@ -4,31 +4,29 @@
 //! the notes and help below are written here: ariadne colours the first even when colours are
 //! off, and computes the places from the excerpt it is given.
 
-use std::{cmp::Ordering, fmt, ops::Range};
-
-use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
-use unicode_width::UnicodeWidthStr;
+use std::{fmt, ops::Range};
 
 use super::{
-    Bytes, Style,
+    Style,
     excerpt::{Excerpt, excerpt},
-    fit, has_place, labels, severity_name,
+    fit, fix, has_place, labels, severity_name,
     style::Part,
     visible,
 };
 use crate::{
-    diagnostic::{Diagnostic, Fix, Label, Results, Savings, Severity},
+    diagnostic::{Diagnostic, Label, Severity},
     source::{FileId, SourceFile, SourceMap},
 };
+use ariadne::{CharSet, Color, Config, IndexType, Label as Drawn, Report, ReportKind, Source};
 
 /// Longer messages, labels and notes are cut.
 const TEXT_LIMIT: usize = 1000;
+/// Code that stands for its place.
+const CODE_LIMIT: usize = 60;
 /// How often a frame is drawn at most until it fits.
 const FITTINGS: usize = 24;
 /// The least of a source line that is shown around its labels.
 const LEAST_COLUMNS: usize = 24;
-/// Columns for notes and help: 80 less the margin.
-const FOOTER_WIDTH: usize = 74;
 /// Further places of one fault that are drawn; the lines of others are listed.
 const AGAIN_DRAWN: usize = 3;
 /// Lines that are listed.
@@ -45,7 +43,7 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Str
     let head = format!("{}[{}]", severity_name(diagnostic.severity), diagnostic.code.0);
     let message = visible::line(&diagnostic.message, TEXT_LIMIT);
     // The first line has the head before it; others are set in under it.
-    let mut lines = wrap(&format!("{head}: {message}"), MESSAGE_WIDTH).into_iter();
+    let mut lines = fit::wrap(&format!("{head}: {message}"), MESSAGE_WIDTH).into_iter();
     let first = lines.next().unwrap_or_default();
     let first = first.strip_prefix(&head).and_then(|rest| rest.strip_prefix(':')).unwrap_or(&first);
     let mut out = format!("{}{}{first}\n", style.paint(part, &head), style.paint(Part::Strong, ":"));
@@ -57,7 +55,7 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, style: Style) -> Str
     match frame {
         Some(frame) => finish(&mut out, &frame, diagnostic, &files, sources, style),
         None => {
-            for line in footer(diagnostic, &[], sources, style) {
+            for line in footer(diagnostic, &[], sources, style, fit::WIDTH - "  = ".len()) {
                 out.push_str(&format!("  {} {line}\n", style.paint(Part::Margin, "=")));
             }
         }
@@ -75,6 +73,8 @@ struct Group<'a> {
     /// Which of `labels` is the primary one.
     primary: Option<usize>,
     excerpt: Excerpt,
+    /// Which of `labels` are not drawn.
+    left_out: Vec<usize>,
 }
 
 /// The labels as they fit into the columns there are: long source lines are cropped where their
@@ -146,13 +146,16 @@ fn group<'a>(
                 (line, range.start)
             });
             let spans: Vec<Range<usize>> = labels.iter().map(|(_, l)| file.clamp(l.span)).collect();
+            let excerpt = excerpt(&file.text, &spans, ellipsis(style), columns);
+            let primary = labels.iter().position(|(is_primary, _)| *is_primary);
             Some(Group {
                 id,
                 file,
-                primary: labels.iter().position(|(is_primary, _)| *is_primary),
+                primary,
                 texts: labels.iter().map(|(_, l)| label_text(l)).collect(),
                 labels: labels.into_iter().map(|(_, l)| l).collect(),
-                excerpt: excerpt(&file.text, &spans, ellipsis(style), columns),
+                left_out: left_out(&excerpt, primary),
+                excerpt,
             })
         })
         .collect()
@@ -216,6 +219,44 @@ impl ariadne::Cache<usize> for Cache {
     }
 }
 
+/// Labels by the lines that they end on, and on a line from right to left: the arm of one goes to the
+/// right, and would cross the bars of those that are drawn after it there. Those that began on a line
+/// above come last.
+fn drawing_order(excerpt: &Excerpt) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..excerpt.spans.len()).collect();
+    order.sort_by_key(|&k| {
+        let lines = excerpt.lines.get(k).map_or((0, false), |l| (l.end, l.start != l.end));
+        let column = excerpt.spans.get(k).map_or(0, middle);
+        (lines, std::cmp::Reverse(column))
+    });
+    order
+}
+
+/// Where the bar of a label hangs.
+fn middle(span: &Range<usize>) -> usize {
+    (span.start + span.end) / 2
+}
+
+/// Labels whose bars would hang in one place with that of another on their line: nobody could tell which
+/// text is about what. They stand among the notes.
+fn left_out(excerpt: &Excerpt, primary: Option<usize>) -> Vec<usize> {
+    let place = |k: usize| {
+        let lines = excerpt.lines.get(k).filter(|l| l.start == l.end)?;
+        Some((lines.end, middle(excerpt.spans.get(k)?)))
+    };
+    let mut all: Vec<usize> = (0..excerpt.spans.len()).collect();
+    all.sort_by_key(|&k| primary != Some(k));
+    let mut taken = Vec::new();
+    let mut out = Vec::new();
+    for k in all {
+        match place(k) {
+            Some(place) if taken.contains(&place) => out.push(k),
+            place => taken.extend(place),
+        }
+    }
+    out
+}
+
 /// ariadne's output, without its first line.
 fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String> {
     // Spans are those of the excerpt, in characters: for labels in a second file ariadne takes
@@ -229,30 +270,28 @@ fn draw(severity: Severity, files: &[Group<'_>], style: Style) -> Option<String>
     // The kind is only for the first line, which is not used.
     let mut report = Report::build(ReportKind::Error, (0usize, start)).with_config(config).with_message("");
     let mut order = 0;
-    let mut text_number = 0;
+    let mut first_text = 0;
     for (number, group) in files.iter().enumerate() {
-        let mut line = 0;
-        for (k, span) in group.excerpt.spans.iter().enumerate() {
+        for k in drawing_order(&group.excerpt) {
+            let Some(span) = group.excerpt.spans.get(k).filter(|_| !group.left_out.contains(&k)) else {
+                continue;
+            };
             let is_primary = group.primary == Some(k);
             let color = match (is_primary, severity) {
                 (true, Severity::Error) => Color::Red,
                 (true, Severity::Warning) => Color::Yellow,
                 _ => Color::Blue,
             };
-            let last = group.excerpt.lines.get(k).map_or(0, |l| l.end);
-            if k == 0 || last != line {
-                order += 1;
-                line = last;
-            }
+            order += 1;
             report = report.with_label(
                 Drawn::new((number, span.clone()))
-                    .with_message(labels::mark(text_number))
+                    .with_message(labels::mark(first_text + k))
                     .with_color(color)
                     .with_order(order)
                     .with_priority(is_primary.into()),
             );
-            text_number += 1;
         }
+        first_text += group.texts.len();
     }
     let sources = files.iter().enumerate().map(|(i, g)| (i, Source::from(g.excerpt.text.clone()))).collect();
     let mut bytes = Vec::new();
@@ -276,6 +315,13 @@ fn finish(
     for label in placed.cut.iter().filter_map(|&k| all.get(k)) {
         whole.push(format!("line {}: {}", sources.start(label.span).line, label.text));
     }
+    for group in files {
+        for label in group.left_out.iter().filter_map(|&k| group.labels.get(k)) {
+            let code = sources.text(label.span).lines().next().unwrap_or_default();
+            let line = sources.start(label.span).line;
+            whole.push(format!("line {line}, `{}`: {}", visible::line(code, CODE_LIMIT), label_text(label)));
+        }
+    }
     let mut lines: Vec<String> = placed
         .lines
         .iter()
@@ -286,7 +332,8 @@ fn finish(
     let largest = files.iter().flat_map(|g| &g.excerpt.lines).map(|l| l.end).max().unwrap_or(1);
     let width = largest.to_string().len() + 2;
     let bar = style.paint(Part::Margin, if style.unicode { "│" } else { "|" });
-    let footer = footer(diagnostic, &whole, sources, style);
+    let columns = fit::WIDTH.saturating_sub(width + "│ ".chars().count());
+    let footer = footer(diagnostic, &whole, sources, style, columns);
     if !footer.is_empty() {
         lines.push(format!("{:width$}{bar}", ""));
     }
@@ -338,112 +385,37 @@ fn with_place(line: &str, files: &[Group<'_>], sources: &SourceMap) -> String {
 }
 
 /// Notes, help, fixes: one entry a line, without margin. First the labels that were shortened.
-fn footer(diagnostic: &Diagnostic, whole: &[String], sources: &SourceMap, style: Style) -> Vec<String> {
+fn footer(
+    diagnostic: &Diagnostic,
+    whole: &[String],
+    sources: &SourceMap,
+    style: Style,
+    columns: usize,
+) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut add = |kind: &str, text: &str| {
-        let lines_of_it = text.lines().map(|line| visible::line(line, TEXT_LIMIT).into_owned());
-        let wrapped = lines_of_it.flat_map(|line| wrap(&line, FOOTER_WIDTH - kind.len() - 2));
-        for (i, line) in wrapped.enumerate() {
+    let mut add = |kind: &str, entry: Vec<String>| {
+        for (i, line) in entry.into_iter().enumerate() {
             lines.push(match i {
                 0 => format!("{} {line}", style.paint(Part::Footer, &format!("{kind}:"))),
                 _ => format!("{:1$} {line}", "", kind.len() + 1),
             });
         }
     };
+    // The kind, a colon and a blank stand before the text.
+    let width = columns.saturating_sub("note: ".len());
+    let wrapped = |text: &String| -> Vec<String> {
+        text.lines().flat_map(|line| fit::wrap(&visible::line(line, TEXT_LIMIT), width)).collect()
+    };
     for text in whole.iter().chain(&drawn(diagnostic, sources).1).chain(&diagnostic.notes) {
-        add("note", text);
+        add("note", wrapped(text));
     }
     for text in &diagnostic.help {
-        add("help", text);
+        add("help", wrapped(text));
     }
-    for fix in &diagnostic.fixes {
-        add("help", &fix_text(fix, diagnostic, sources));
-    }
-    lines
-}
-
-/// Breaks a line between words, so that it fits in `width` columns where its words do.
-fn wrap(line: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let mut used = 0;
-    for word in fit::words(line) {
-        let columns = word.width();
-        match lines.last_mut() {
-            Some(last) if last.is_empty() || used + 1 + columns <= width => {
-                if !last.is_empty() {
-                    last.push(' ');
-                    used += 1;
-                }
-                last.push_str(word);
-                used += columns;
-            }
-            _ => {
-                lines.push(word.to_owned());
-                used = columns;
-            }
-        }
+    for one in &diagnostic.fixes {
+        add("help", fix::advice(one, diagnostic.primary.span.file, sources, width));
     }
     lines
-}
-
-/// A fix in words: its title, what it writes if that is short, and what it was found to save.
-fn fix_text(fix: &Fix, diagnostic: &Diagnostic, sources: &SourceMap) -> String {
-    // Where the change is not in the file that the message is about, its name is said.
-    let elsewhere = fix.edits.first().map(|e| e.span.file).filter(|f| *f != diagnostic.primary.span.file);
-    let place = elsewhere.and_then(|f| sources.get(f)).map(|f| format!("in {}: ", f.name));
-    let mut text = format!("{}{}", place.unwrap_or_default(), fix.title);
-    if let [edit] = fix.edits.as_slice()
-        && !edit.text.contains('\n')
-        && edit.text.contains(char::is_alphanumeric)
-        && !text.contains(edit.text.trim())
-    {
-        let old = sources.text(edit.span);
-        if old.is_empty() {
-            text.push_str(&format!(", add `{}`", edit.text.trim()));
-        } else {
-            text.push_str(&format!(", `{}`", edit.text.trim()));
-        }
-    }
-    if let Some(savings) = &fix.savings {
-        text.push_str(": ");
-        text.push_str(&savings_text(savings));
-    }
-    match fix.results {
-        Results::Same => {}
-        Results::Rounded => text.push_str("; results are rounded differently"),
-        Results::Others => text.push_str("; this changes what the program computes"),
-    }
-    text
-}
-
-/// Which of the two figures falls, and from where to where; what it costs.
-pub fn savings_text(savings: &Savings) -> String {
-    let Savings { peak_before, peak_after, worst_before, worst_after, .. } = *savings;
-    // A difference that cannot be read is none.
-    let change = |before: u64, after: u64| {
-        let (from, to) = (Bytes(before).to_string(), Bytes(after).to_string());
-        let order = if from == to { Ordering::Equal } else { after.cmp(&before) };
-        let text = match order {
-            Ordering::Less => format!("falls from {from} to {to}"),
-            Ordering::Equal => format!("stays at {to}"),
-            Ordering::Greater => format!("rises from {from} to {to}"),
-        };
-        (order, text)
-    };
-    let (peak_order, peak) = change(peak_before, peak_after);
-    let (worst_order, worst) = change(worst_before, worst_after);
-    // One that rises where the other does not must not be overlooked.
-    let trades = (peak_order == Ordering::Greater) != (worst_order == Ordering::Greater);
-    let and = if trades { "but" } else { "and" };
-    let mut text =
-        format!("the peak {peak} in the planned order, {and} {worst} in the worst legal one (re-planned)");
-    let more = savings.more_work();
-    if more >= 0.05 {
-        text.push_str(&format!(", for {more:.1} % more work"));
-    } else if more <= -0.05 {
-        text.push_str(&format!(", with {:.1} % less work", -more));
-    }
-    text
 }
 
 fn part_of(severity: Severity) -> Part {

@@ -94,7 +94,7 @@ fn split(line: &str) -> Option<(&str, usize, &str)> {
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let greedy = |room: usize| {
         let mut lines: Vec<String> = Vec::new();
-        for word in fit::words(text) {
+        for word in fit::words(text, room) {
             match lines.last_mut() {
                 Some(last) if last.width() + 1 + word.width() <= room => {
                     last.push(' ');

@@ -5,13 +5,17 @@
 
 pub mod budget;
 pub mod bytes;
+pub mod change;
+mod code;
 pub mod diff;
 mod excerpt;
 pub mod explain;
 mod fit;
+pub mod fix;
 pub mod human;
 pub mod json;
 mod labels;
+pub mod parts;
 pub mod picture;
 pub mod plan;
 pub mod short;

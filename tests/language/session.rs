@@ -134,3 +134,34 @@ fn a_late_cancel_does_not_stop_the_next_call() {
     let x = Tensor::from_slice(&[4, 2], &[1.0f32; 8]).expect("8 elements");
     session.call("train", &[x.into()]).expect("nothing is left to stop");
 }
+
+#[test]
+fn names_whose_inputs_failed_say_so() {
+    let mut session = Engine::new().session();
+    session.eval("let a, b = ones([2]) + ones([3]), 1").expect_err("shapes clash");
+    let error = session.eval("a + 1").expect_err("nothing is bound");
+    assert!(
+        errors_of(&error).contains("TG0208 `a` has no value: the input that binds it failed"),
+        "{error:?}"
+    );
+    assert_eq!(error.diagnostics()[0].secondary[0].text, "not bound, since this failed");
+    assert!(session.eval("b = 2").is_err_and(|e| errors_of(&e).contains("TG0208")));
+    session.eval("let a = 1").expect("fine");
+    assert_eq!(session.eval("a + 1").expect("fine").value.as_deref(), Some("2"));
+    // What was bound before keeps its value.
+    session.eval("let a = ones([2]) + ones([3])").expect_err("shapes clash");
+    assert_eq!(session.eval("a").expect("fine").value.as_deref(), Some("1"));
+}
+
+/// A step is compiled once; what goes wrong belongs to the call that runs.
+#[test]
+fn errors_of_a_step_name_the_call_that_failed() {
+    let text = "fn pick(t, ids) = gather(t, ids)\nstep look(t: f32[4, 2], ids: i32[2]) {\n  return sum(pick(t, ids))\n}\nlet t = ones([4, 2])\nprint(look(t, tensor([0, 1], dtype: i32)))\nprint(look(t, tensor([0, 9], dtype: i32)))\n";
+    let mut session =
+        Engine::new().compile(Source::text("p.tg", text)).expect("sound").session().expect("a session");
+    let error = session.run().expect_err("an index is outside");
+    let [d] = error.diagnostics() else { panic!("{error:?}") };
+    let line = |span| error.sources().start(span).line;
+    assert_eq!(line(d.primary.span), 7);
+    assert_eq!(d.secondary.iter().map(|l| line(l.span)).collect::<Vec<_>>(), [1, 3], "{d:?}");
+}

@@ -253,6 +253,7 @@ impl Evaluator {
                     worst.padded
                 ),
             )
+            .label("the groups are made here")
             .note(format!(
                 "{} of {} are padding: {}",
                 Bytes(all - used),
@@ -288,6 +289,7 @@ impl Evaluator {
                 most.cell.ty.dtype()
             ),
         )
+        .label("the groups are made here")
         .secondary(member.cell.span, format!("{} is declared here", member.cell.ty))
         .note(format!(
             "{}: {}",

@@ -151,6 +151,7 @@ impl Evaluator {
                         span,
                         format!("`{name}` gets no gradient, and is in one flat group with `{other}`, which does"),
                     )
+                    .label("updates a group as one vector")
                     .secondary(cell.span, format!("{} is declared here", cell.ty))
                     .secondary(group.span, "the groups are made here")
                     .note(format!(

@@ -108,12 +108,8 @@ fn kept(facts: &Facts<'_>, start: &Node<'_>, source: BufferId) -> Option<Finding
     if let Some(expr) = facts.tree.expr_at(read)
         && let Some(Child::Stmt(stmt)) = facts.tree.statement_of(expr)
     {
-        let title = format!(
-            "take away what reads it again: `{}`",
-            blame::code(facts, facts.tree.ast.stmt(stmt).span)
-        );
         let edits = vec![facts.tree.remove_statement(stmt)];
-        finding = finding.candidate(Candidate::new(title, edits).by_hand());
+        finding = finding.candidate(Candidate::new("take away what reads it again", edits).by_hand());
     }
     Some(with_peak(facts, finding))
 }

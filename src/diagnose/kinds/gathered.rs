@@ -142,7 +142,8 @@ fn ahead(facts: &Facts<'_>) -> Vec<Finding> {
         let gathers = graph.nodes().filter(|n| graph.gathers(n).is_some());
         let largest = gathers.flat_map(|n| n.results()).map(|r| graph.ty(r).bytes()).max().unwrap_or(0);
         let message = format!("up to {text} units are gathered ahead of their use, {} each", Bytes(largest));
-        let diagnostic = Diagnostic::warning(codes::GATHERED_AHEAD, span, message);
+        let diagnostic =
+            Diagnostic::warning(codes::GATHERED_AHEAD, span, message).label("the next one is enough");
         let edit = Edit { span, text: "1".into() };
         all.push(
             Finding::new(
@@ -150,7 +151,7 @@ fn ahead(facts: &Facts<'_>) -> Vec<Finding> {
                 largest.saturating_mul(u64::from(units)),
                 Accept::AnyFalls(super::SMALL),
             )
-            .candidate(Candidate::new("gather one unit ahead: `prefetch: 1`", vec![edit])),
+            .candidate(Candidate::new("gather one unit ahead", vec![edit])),
         );
     }
     all

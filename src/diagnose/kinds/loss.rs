@@ -1,4 +1,4 @@
-//! Kept by a loss: scores that are worked out for all rows at once, though a loss is a sum over rows.
+//! Kept by a loss: logits that are worked out for all rows at once, though a loss is a sum over rows.
 
 use super::with_peak;
 use crate::{
@@ -30,7 +30,7 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     losses(facts.tree).iter().filter_map(|loss| of_loss(facts, loss)).collect()
 }
 
-/// The changes that work the scores of a loss out in parts, for contracts.
+/// The changes that work the logits of a loss out in parts, for contracts.
 pub fn in_parts(facts: &Facts<'_>) -> Vec<Candidate> {
     losses(facts.tree).iter().flat_map(|loss| candidates(facts, loss)).collect()
 }
@@ -39,7 +39,7 @@ pub fn in_parts(facts: &Facts<'_>) -> Vec<Candidate> {
 /// before it.
 struct Loss {
     call: ExprId,
-    scores: ExprId,
+    logits: ExprId,
     product: ExprId,
     left: ExprId,
     right: ExprId,
@@ -55,18 +55,18 @@ fn losses(tree: &Tree<'_>) -> Vec<Loss> {
 
 fn loss(tree: &Tree<'_>, call: ExprId) -> Option<Loss> {
     let ExprKind::Call { callee, args } = &tree.ast.expr(call).kind else { return None };
-    let [scores, labels] = args.as_slice() else { return None };
+    let [logits, labels] = args.as_slice() else { return None };
     // The mean over rows: that of parts of one size is the mean of their means.
     let is_mean = tree.text(tree.ast.expr(*callee).span) == "loss.cross_entropy";
-    let is_plain = scores.name.is_none() && labels.name.is_none() && is_name(tree, labels.value);
+    let is_plain = logits.name.is_none() && labels.name.is_none() && is_name(tree, labels.value);
     if !is_mean || !is_plain {
         return None;
     }
-    let inner = match &tree.ast.expr(scores.value).kind {
+    let inner = match &tree.ast.expr(logits.value).kind {
         ExprKind::Call { callee, args } if tree.text(tree.ast.expr(*callee).span) == "f32" => {
             args.first()?.value
         }
-        _ => scores.value,
+        _ => logits.value,
     };
     let (product, bound) = match &tree.ast.expr(inner).kind {
         ExprKind::Name(name) => {
@@ -80,7 +80,7 @@ fn loss(tree: &Tree<'_>, call: ExprId) -> Option<Loss> {
     let ExprKind::Binary { op: BinaryOp::MatMul, left, right, .. } = tree.ast.expr(product).kind else {
         return None;
     };
-    let found = Loss { call, scores: scores.value, product, left, right, labels: labels.value, bound };
+    let found = Loss { call, logits: logits.value, product, left, right, labels: labels.value, bound };
     (is_name(tree, left) && found.is_unchanged(tree)).then_some(found)
 }
 
@@ -109,23 +109,23 @@ impl Loss {
 
 fn of_loss(facts: &Facts<'_>, loss: &Loss) -> Option<Finding> {
     let tree = facts.tree;
-    let scores = tree.ast.expr(loss.scores).span;
+    let logits = tree.ast.expr(loss.logits).span;
     let product = tree.ast.expr(loss.product).span;
     let buffer = facts.at_peak.iter().copied().find(|&b| {
         let born = blame::blame(facts, b).born;
-        born == Some(scores) || born == Some(product)
+        born == Some(logits) || born == Some(product)
     })?;
     let rows = rows(facts, loss)?;
     let message = format!(
-        "the scores of `loss.cross_entropy` are alive for all {rows} rows at once: {}",
+        "the logits of `loss.cross_entropy` are alive for all {rows} rows at once: {}",
         blame::size(facts, buffer)
     );
-    let diagnostic = Diagnostic::new(Severity::Note, codes::WHOLE_SCORES, scores, message)
+    let diagnostic = Diagnostic::new(Severity::Note, codes::WHOLE_LOGITS, logits, message)
         .label(format!("all rows: {}", Bytes(facts.bytes(buffer))))
         .note("the loss is a mean over rows: it is also the mean of the losses of equal parts of them, one after another");
     let mut finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::PeakFalls(ADVICE))
         .candidates(candidates(facts, loss));
-    if product != scores {
+    if product != logits {
         finding = finding.label(Some(product), "made here");
     }
     Some(with_peak(facts, finding))
@@ -156,11 +156,11 @@ fn candidate(tree: &Tree<'_>, loss: &Loss, rows: usize, parts: usize, open: &str
     let text = |e: ExprId| tree.text(tree.ast.expr(e).span);
     let range = format!("[part * {rows}..(part + 1) * {rows}]");
     let product = format!("{}{range} @ {}", text(loss.left), text(loss.right));
-    let scores = match &tree.ast.expr(loss.scores).kind {
+    let logits = match &tree.ast.expr(loss.logits).kind {
         ExprKind::Call { .. } => format!("f32({product})"),
         _ => product,
     };
-    let call = format!("loss.cross_entropy({scores}, {}{range})", text(loss.labels));
+    let call = format!("loss.cross_entropy({logits}, {}{range})", text(loss.labels));
     let close = if open.is_empty() { "" } else { " >" };
     let span = loss.span(tree);
     let indent = tree.indent(span);
@@ -174,8 +174,6 @@ fn candidate(tree: &Tree<'_>, loss: &Loss, rows: usize, parts: usize, open: &str
         edits.push(tree.remove_statement(*stmt));
     }
     let how = if open.is_empty() { "" } else { ", each in a region" };
-    let title = format!(
-        "take the mean of the losses of {parts} parts of {rows} rows{how}, `for part in 0..{parts}`: `{open}{call}{close}`"
-    );
+    let title = format!("take the mean of the losses of {parts} parts of {rows} rows{how}");
     Candidate::new(title, edits).rounded()
 }

@@ -27,7 +27,13 @@ use super::{
     facts::Facts,
     finding::Finding,
 };
-use crate::{diagnostic::Code, ir::Phase, plan::Home, schedule::BufferId, source::Span};
+use crate::{
+    diagnostic::{Code, Label},
+    ir::Phase,
+    plan::Home,
+    schedule::BufferId,
+    source::Span,
+};
 
 /// What is too small a part of the peak to talk about.
 pub(super) const SMALL: f64 = 0.01;
@@ -134,18 +140,21 @@ pub fn held(
 
 /// Adds the place of the peak, and what is to know of it.
 pub fn with_peak(facts: &Facts<'_>, mut finding: Finding) -> Finding {
-    finding.diagnostic.notes.push(blame::peak_note(facts));
-    let is_taken = |label: &crate::diagnostic::Label| {
+    if let Some(peak) = blame::Peak::of(facts) {
+        // Beside another text, or around it, nobody would see which place is meant: then a note says it.
         let d = &finding.diagnostic;
-        std::iter::once(&d.primary).chain(&d.secondary).any(|l| l.span == label.span)
-    };
-    // A place that has a text already keeps it for itself: the line must stay short.
-    let mut finding = match blame::peak_label(facts).filter(|label| !is_taken(label)) {
-        Some(label) => finding.label(Some(label.span), label.text),
-        None => finding,
-    };
+        let mut labels = std::iter::once(&d.primary).chain(&d.secondary);
+        let is_free = |l: &Label| labels.all(|other| !overlap(other.span, l.span));
+        let label = peak.label().filter(is_free);
+        finding.diagnostic.notes.push(peak.note(facts, label.is_none()));
+        finding.diagnostic.secondary.extend(label);
+    }
     name_overlapping(facts, &mut finding);
     finding
+}
+
+fn overlap(a: Span, b: Span) -> bool {
+    a == b || (a.file == b.file && a.start < b.end && b.start < a.end)
 }
 
 /// Labels say "this" of what they underline. Where one stands inside of another nobody sees which is
@@ -155,8 +164,7 @@ fn name_overlapping(facts: &Facts<'_>, finding: &mut Finding) {
     const LONGEST: usize = 28;
     let d = &mut finding.diagnostic;
     let spans: Vec<Span> = std::iter::once(&d.primary).chain(&d.secondary).map(|l| l.span).collect();
-    let overlaps =
-        |a: Span| spans.iter().any(|b| *b != a && b.file == a.file && b.start < a.end && a.start < b.end);
+    let overlaps = |a: Span| spans.iter().any(|b| *b != a && overlap(a, *b));
     for label in std::iter::once(&mut d.primary).chain(&mut d.secondary) {
         let code = blame::code(facts, label.span);
         if !overlaps(label.span) || code.chars().count() > LONGEST {
@@ -167,7 +175,6 @@ fn name_overlapping(facts: &Facts<'_>, finding: &mut Finding) {
             ("computed twice", format!("`{code}` is computed twice")),
             ("of this", format!("of `{code}`")),
             ("compute this", format!("compute `{code}`")),
-            ("peak: this", format!("peak: `{code}`")),
         ] {
             if label.text.contains(text) {
                 label.text = label.text.replacen(text, &named, 1);

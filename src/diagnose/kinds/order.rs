@@ -49,18 +49,18 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message, label) = match tree.text(at) {
             "output" => (
                 codes::UNTIED_RECOMPUTE,
-                "`bind: output` lets the recompute of this region run before its gradient is there: an order that makes it right after the forward pass is legal, and keeps all that it computes",
-                "waits for the result of the region, not for its gradient",
+                "`bind: output` lets this region be computed again before the backward pass has come to it: an order that does so right after the forward pass is legal, and keeps every activation, as if there were no region",
+                "waits for the result of the region, which is there too early",
             ),
             "none" => (
                 codes::UNTIED_RECOMPUTE,
-                "nothing holds the recompute of this region back: it merges with the forward pass, and everything is kept as if there were no region",
+                "`bind: none` holds the second computation of this region back by nothing: it merges with the first, and every activation is kept, as if there were no region",
                 "waits for nothing",
             ),
             "grad" => (
                 codes::DEFERRED_GRADIENTS,
-                "the weight gradients of this region may wait to the end of the step: an order is legal that keeps all they need until then",
-                "waits for the gradient, not for the weight gradients behind it",
+                "`bind: grad` lets the weight gradients of this region wait to the end of the step: an order that puts them off is legal, and keeps every activation that they need until then",
+                "waits for the gradient that comes in, not for the weight gradients behind it",
             ),
             _ => continue,
         };
@@ -77,7 +77,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         )
-        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in, and the region before it for its weight gradients", vec![edit]));
+        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in and for the weight gradients behind it", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all
@@ -115,7 +115,6 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             continue;
         }
         let later = format!("{g_name}_here");
-        let first = operands.first().map_or("x", |&o| tree.text(tree.ast.expr(o).span));
         let edits = vec![
             insert(bound.span, bound.span.end, format!(", {later}")),
             insert(whole, whole.end - 1, format!(", {g_name}")),
@@ -131,14 +130,13 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         );
-        let both = format!(
-            "hold both, and use what comes out: `let {x_name}, {later} = barrier({first}, {g_name})`, `pullback(…, {later})`"
-        );
+        let both = format!("let `{g_name}` go through the barrier, too, and use what comes out");
         let mut finding = finding.candidate(Candidate::new(&both, edits.clone()));
         // Weight gradients that may wait keep as much: the gradient goes on together with them.
-        if let Some((more, how)) = passed_together(tree, call) {
+        if let Some(more) = passed_together(tree, call) {
             let all = edits.into_iter().chain(more).collect();
-            finding = finding.candidate(Candidate::new(format!("{both}; {how}"), all));
+            let title = format!("{both}; hold what `pullback` gives together");
+            finding = finding.candidate(Candidate::new(title, all));
         }
         all.push(with_peak(facts, finding));
     }
@@ -146,8 +144,8 @@ fn by_hand(facts: &Facts<'_>) -> Vec<Finding> {
 }
 
 /// `let grads, back = pullback(…)` in two statements, with a barrier between them: what comes back
-/// waits for the weight gradients. The edits, and what they do in words.
-fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)> {
+/// waits for the weight gradients.
+fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<Vec<Edit>> {
     let Child::Stmt(stmt) = tree.statement_of(call)? else { return None };
     let StmtKind::Let { names, value, .. } = &tree.ast.stmt(stmt).kind else { return None };
     let [grads, back] = names.as_slice() else { return None };
@@ -157,15 +155,11 @@ fn passed_together(tree: &Tree<'_>, call: ExprId) -> Option<(Vec<Edit>, String)>
     let span = tree.ast.stmt(stmt).span;
     let (grads_made, back_made) = (format!("{}_made", grads.name), format!("{}_made", back.name));
     let statement = format!("let {}, {} = barrier({grads_made}, {back_made})", grads.name, back.name);
-    let how = format!(
-        "name what `pullback` gives `{grads_made}, {back_made}`, and let both go on together: `{statement}`"
-    );
-    let edits = vec![
+    Some(vec![
         Edit { span: grads.span, text: grads_made },
         Edit { span: back.span, text: back_made },
         insert(span, span.end, format!("\n{}{statement}", tree.indent(span))),
-    ];
-    Some((edits, how))
+    ])
 }
 
 /// Whether an expression is in the body of the step that is looked at.

@@ -8,7 +8,7 @@ use crate::{
     codes,
     diagnose::{
         blame,
-        facts::Facts,
+        facts::{Facts, is_barrier},
         finding::{Accept, Candidate, Finding},
         tree::Tree,
     },
@@ -95,13 +95,17 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             }
         }
         let title = match held.len() {
-            1 => format!("return a copy: {texts}"),
-            2 | 3 => format!("return copies: {texts}"),
+            1 => "return a copy".to_owned(),
             n => format!("return copies of the {n} views"),
         };
-        finding = finding
-            .candidate(Candidate::new(title, together))
-            .candidate(Candidate::new("copy where the view is taken", at_slices));
+        let what = match held.len() {
+            1 => format!("returning a copy, {texts},"),
+            _ => "returning copies".to_owned(),
+        };
+        let copies =
+            Candidate::new(title, together).or_in_vain(what, held_until(facts, base, first.value, &name));
+        finding =
+            finding.candidate(copies).candidate(Candidate::new("copy where the view is taken", at_slices));
         finding.label(born, format!("the base of the view: {}", blame::size(facts, buffer)))
     } else {
         let message = format!("{name} is kept {when} to the end of the step only to be returned");
@@ -123,6 +127,23 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             finding.candidate(Candidate::new(format!("do not return {}", names.join(", ")), edits).by_hand());
     }
     Some(with_peak(facts, finding))
+}
+
+/// Why a copy of a view frees nothing: a barrier between the base and the view.
+fn held_until(facts: &Facts<'_>, base: ValueId, view: ValueId, name: &str) -> Option<String> {
+    let graph = &facts.plan.graph;
+    let mut value = view;
+    while value != base {
+        let (node, k) = graph.producer(value);
+        if is_barrier(&node) {
+            let line = facts.sources.start(facts.span_of(node)?).line;
+            return Some(format!(
+                "all of {name} is held until everything is there for the barrier of line {line}; take the view before it, and keep the rest out of it"
+            ));
+        }
+        value = node.shared_operand(k)?;
+    }
+    None
 }
 
 /// The expressions that are returned at a place.

@@ -1,8 +1,6 @@
 //! Constructs that buy nothing: regions that free nothing or raise the peak, releases without
 //! effect.
 
-use std::fmt::Write;
-
 use super::{order::is_in_step, with_peak};
 use crate::{
     codes,
@@ -13,8 +11,7 @@ use crate::{
     },
     diagnostic::{Diagnostic, Edit, Severity},
     ir::Phase,
-    plan::BufferKind,
-    report::Bytes,
+    report::{self, parts},
     syntax::{
         ast::{ExprKind, StmtKind},
         children::Child,
@@ -23,6 +20,9 @@ use crate::{
 
 /// Of the nodes of the forward pass, those in one region that make it "the whole model".
 const WHOLE: f64 = 0.8;
+
+/// Kinds of buffers that are named of a peak.
+const KINDS: usize = 4;
 
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut all = regions(facts);
@@ -35,6 +35,7 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
     let written = facts.written;
     let forward = written.nodes().filter(|n| n.role().phase() == Phase::Forward).count().max(1);
     let mut all = Vec::new();
+    let mut alive_at_peak: Option<String> = None;
     for expr in tree.expressions(|e| matches!(e, ExprKind::Checkpoint { .. })) {
         let span = tree.ast.expr(expr).span;
         let ExprKind::Checkpoint { body, .. } = &tree.ast.expr(expr).kind else { continue };
@@ -50,7 +51,7 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
         let (code, message) = if is_whole {
             (
                 codes::WHOLE_MODEL_REGION,
-                "this region holds the whole forward pass: the peak only moves to the backward pass, where all of it is computed again at once",
+                "this region is around the whole forward pass and saves nothing: all activations are computed again before the backward pass can begin, and are alive together then",
             )
         } else {
             (
@@ -63,19 +64,16 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
             "this region raises the peak: what it needs to compute again takes more than what it frees"
                 .to_owned(),
         );
-        let diagnostic = Diagnostic::warning(code, span, message).label("computed twice").note(alive(facts));
+        let diagnostic = Diagnostic::warning(code, span, message)
+            .label("computed twice")
+            .note(alive_at_peak.get_or_insert_with(|| alive(facts)).clone());
         let mut finding =
             Finding::new(diagnostic, facts.peak_bytes() / 3, Accept::Useless { raises: Some(raises) })
                 .candidate(remove.clone());
         if is_whole {
             for one in recompute::of_loops(tree) {
-                let mut edits = remove.edits.clone();
-                edits.extend(one.edits);
-                let code = one.title.rsplit(": ").next().unwrap_or_default();
-                let line = edits.last().map_or(0, |edit| facts.sources.start(edit.span).line);
-                let title = format!(
-                    "take this region away, and make each pass of the loop one, in line {line}: {code}"
-                );
+                let edits = remove.edits.iter().cloned().chain(one.edits).collect();
+                let title = "make each pass of the loop a region instead of all of them together";
                 finding = finding.candidate(Candidate::new(title, edits));
             }
         }
@@ -86,23 +84,10 @@ fn regions(facts: &Facts<'_>) -> Vec<Finding> {
 
 /// What is alive at the peak, by kind: what a region cannot change is seen at a glance.
 fn alive(facts: &Facts<'_>) -> String {
-    let mut kinds: Vec<(BufferKind, u64)> = BufferKind::ALL
-        .into_iter()
-        .map(|kind| {
-            let of_kind = |b: &&crate::schedule::BufferId| {
-                facts.plan.buffers.get(b.0 as usize).is_some_and(|p| p.kind == kind)
-            };
-            (kind, facts.at_peak.iter().filter(of_kind).map(|&b| facts.bytes(b)).sum())
-        })
-        .filter(|(_, bytes)| *bytes > 0)
-        .collect();
+    let mut kinds = report::plan::report(facts.plan, facts.sources).by_kind;
     kinds.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let mut text = "alive at the peak:".to_owned();
-    for (k, (kind, bytes)) in kinds.iter().take(4).enumerate() {
-        let comma = if k == 0 { "" } else { "," };
-        let _ = write!(text, "{comma} {} {}", kind.name(), Bytes(*bytes));
-    }
-    text
+    let parts = kinds.into_iter().map(|(kind, bytes)| (kind.to_owned(), bytes));
+    format!("alive at the peak: {}", parts::of(facts.peak_bytes(), parts, KINDS))
 }
 
 fn releases(facts: &Facts<'_>) -> Vec<Finding> {
@@ -127,7 +112,7 @@ fn releases(facts: &Facts<'_>) -> Vec<Finding> {
         let edits: Vec<Edit> = vec![tree.remove_statement(stmt)];
         all.push(
             Finding::new(diagnostic, 0, Accept::Useless { raises: None })
-                .candidate(Candidate::new("take it away", edits)),
+                .candidate(Candidate::new("take the `release` away", edits)),
         );
     }
     all

@@ -64,9 +64,9 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
             together.extend(facts.tree.wrap(expr, "copy(", ")"));
         }
     }
-    let title = match slices.as_slice() {
-        [one] => format!("copy the part: `copy({})`", blame::code(facts, *one)),
-        all => format!("copy the {} parts", all.len()),
+    let title = match slices.len() {
+        1 => "copy the part".to_owned(),
+        n => format!("copy the {n} parts"),
     };
     finding = finding.candidate(Candidate::new(title, together));
     Some(with_peak(facts, finding))
