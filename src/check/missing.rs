@@ -33,8 +33,9 @@ impl Evaluator {
         let message = if missing.len() == cells.len() {
             "none of the parameters gets a gradient".to_string()
         } else {
-            let s = if missing.len() == 1 { "gets" } else { "get" };
-            format!("{} of {} {s} no gradient: {}", missing.len(), cells.len(), super::index::listed(&names))
+            let get = if missing.len() == 1 { "gets" } else { "get" };
+            let names = super::index::listed(&names);
+            format!("{} of {} parameters {get} no gradient: {names}", missing.len(), cells.len())
         };
         let mut diagnostic = Diagnostic::warning(codes::NO_GRADIENT, span, message).label("trained here");
         if loss_span != span {
