@@ -69,6 +69,7 @@ codes! {
     DEPENDS_ON_RANK = "TG0238", "graph code that is not the same on every rank";
     BAD_SET = "TG0239", "a `--set` that fits no constant or dimension";
     SHARD = "TG0241", "a model that cannot be spread over the ranks this way";
+    CARRIED = "TG0242", "a `let` in a loop that hides the value it is made of";
 
     // Memory: what keeps it.
     KEPT_BY_OUTPUT = "TG0301", "a value is kept to the end of the step only to be returned";

@@ -107,7 +107,7 @@ impl Evaluator {
                 }
                 let halt = self.report(
                     Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"))
-                        .help(format!("bind it first: `let {name} = …`")),
+                        .help(format!("bind it first, before a loop that changes it: `let {name} = …`")),
                 );
                 // A forgotten `let` is said once.
                 cx.scope.declare(name, Value::Poison, span);

@@ -11,6 +11,7 @@ mod assign;
 mod attribute;
 mod budget;
 mod call;
+mod carried;
 mod contract;
 mod data;
 mod declarations;
@@ -404,6 +405,7 @@ impl Evaluator {
         }
         if self.mode == Mode::Check && !matches!(result, Err(Halt::Cancelled)) {
             self.resolve_declarations(&cx);
+            self.warn_of_carried(&cx);
         }
         self.frames.clear();
         self.calls.clear();
