@@ -95,6 +95,7 @@ codes! {
     STATE_IN_REGION = "TG0320", "state that is written inside a region";
     BARRIER_RAISES_PEAK = "TG0321", "a barrier that raises the peak";
     WHOLE_LOGITS = "TG0322", "the logits of a loss, alive for all rows at once";
+    FOLLOWS_FROZEN = "TG0323", "state that follows what never changes";
 
     // Memory: flat groups, ranks and collectives.
     PADDING = "TG0330", "a flat group that is mostly padding";
@@ -103,7 +104,7 @@ codes! {
     BUCKET_ACROSS_COLLECTIVE = "TG0333", "a bucket that is kept across its collective";
     VIEW_OF_GATHERED = "TG0334", "a view of a gathered unit that outlives its use";
     GATHERED_AHEAD = "TG0335", "units that are gathered long before their use";
-
+    COLLECTIVE_IN_REGION = "TG0336", "a collective inside a region, whose result is kept";
     HOOK_OVERFLOW = "TG0338", "a hook that adds in f16 what may overflow";
 
     // Memory: contracts.

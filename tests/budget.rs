@@ -410,8 +410,8 @@ step train(x: f32[256, 64]) {{
 fn budgets_that_cannot_be_met() {
     assert_eq!(
         messages(&small("budget 0")),
-        "5: TG0347 no plan of `train` found within 0 B: the smallest peak is 434.0 KiB \
-         | parameters and state take 97.5 KiB of it | all else takes 144.5 KiB then \
+        "5: TG0347 no plan of `train` found within 0 B: the smallest peak is 370.0 KiB \
+         | parameters and state take 97.5 KiB of it | all else takes 80.5 KiB then \
          | the parameters alone are larger: make the model or its dtype smaller"
     );
     let text = messages(&small("budget 300 kB"));

@@ -275,6 +275,14 @@ fn reductions_and_movement() -> Texts {
                 product => Ok(vec![product?]),
             }
         });
+        graph(
+            &mut texts,
+            &[(dtype, &[30, 40]), (dtype, &[50, 40]), (dtype, &[50])],
+            |graph, args| match graph.linear(args[0], args[1], args[2]) {
+                Err(_) if dtype == DType::Bool => Ok(Vec::new()),
+                product => Ok(vec![product?]),
+            },
+        );
         let part: [SliceRange; 2] =
             [SliceRange { start: 1, step: 2, size: 6 }, SliceRange { start: 3, step: 1, size: 35 }];
         op(&mut texts, Pad { shape: [13, 40].into(), ranges: part.into() }, &[(dtype, small)]);
@@ -336,6 +344,33 @@ fn networks() -> Texts {
     texts
 }
 
+/// Convolutions of half types in every size of tile, with terms by tap and in the order of the weights.
+fn convolutions() -> Texts {
+    let mut texts = Texts::new();
+    // (images, channels, height, outputs, kernel, stride, padding, groups)
+    let cases = [
+        (32, 64, 56, 256, 3, 1, 1, 1),
+        (8, 48, 33, 40, 3, 2, 1, 1),
+        (32, 128, 56, 128, 3, 2, 1, 1),
+        (16, 3, 224, 24, 7, 2, 3, 1),
+        (1, 36, 9, 20, 2, 1, 0, 2),
+        (4, 64, 14, 64, 1, 1, 0, 1),
+    ];
+    for dtype in [DType::F16, DType::BF16] {
+        for (n, c, h, o, k, stride, padding, groups) in cases {
+            let pair = |size| (size, size);
+            let shape = ConvShape { stride: pair(stride), padding: pair(padding), dilation: (1, 1), groups };
+            let (x, w) = ([n, c, h, h], [o, c / groups, k, k]);
+            let side = (h + 2 * padding - k) / stride + 1;
+            let y = [n, o, side, side];
+            op(&mut texts, Conv2d { shape }, &[(dtype, &x), (dtype, &w), (dtype, &[o])]);
+            op(&mut texts, Conv2dGradInput { shape, input: pair(h) }, &[(dtype, &w), (dtype, &y)]);
+            op(&mut texts, Conv2dGradWeight { shape, kernel: pair(k) }, &[(dtype, &x), (dtype, &y)]);
+        }
+    }
+    texts
+}
+
 /// The kernels of all steps of a program, at the sizes that it is written for.
 fn example(texts: &mut Texts, file: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(file);
@@ -367,6 +402,13 @@ fn kernels_of_reductions_and_movement() {
 fn kernels_of_networks() {
     if nvrtc() {
         compile_all(networks(), "networks");
+    }
+}
+
+#[test]
+fn kernels_of_convolutions() {
+    if nvrtc() {
+        compile_all(convolutions(), "convolutions");
     }
 }
 

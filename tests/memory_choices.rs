@@ -478,3 +478,52 @@ step f(x: f32[8, 3, 8, 8], y: i32[8]) {{
         assert!(plan.recomputed_flops > 0.0 || bind == "(bind: none)", "{bind}");
     }
 }
+
+/// The norm of values and what it divides read them in f32: both cast, and no copy in f32 is stored.
+#[test]
+fn wide_casts_that_element_wise_ops_share_are_made_by_each() {
+    let wide = |plan: &Plan| {
+        let casts = plan.buffers.iter().filter(|b| {
+            let (maker, _) = plan.graph.producer(b.value);
+            matches!(maker.op(), Op::Cast(_)) && plan.graph.ty(b.value).dtype() == DType::F32
+        });
+        casts.map(|b| b.dense_bytes).sum::<u64>()
+    };
+    let norm = planned(
+        "step f(x: bf16[64, 64], y: bf16[64, 64]) {
+  let size = sqrt(sum(f32(x) * f32(x)) + sum(f32(y) * f32(y)))
+  return bf16(f32(x) / size), bf16(f32(y) / size)
+}",
+    );
+    assert_eq!(wide(&norm), 0);
+    // Two inputs of 8 KiB, whose places the results take, and the squares of one of them.
+    assert!(norm.peak_bytes() < 32 * KIB + KIB, "{}", norm.peak_bytes());
+    // A product needs the copy in memory: then all read that.
+    let product = planned(
+        "step f(x: bf16[64, 64], w: f32[64, 64]) {
+  return f32(x) @ w, f32(x) * 2.0
+}",
+    );
+    assert_eq!(wide(&product), 16 * KIB);
+}
+
+/// A parameter that is cast at each use has a gradient of each: they are added up as they come.
+#[test]
+fn gradients_of_casts_are_added_up_as_they_come() {
+    let text = |uses: usize| {
+        format!(
+            "use optim
+model M() {{ param w: f32[128, 128] = ones() }}
+let m = M()
+step f(x: bf16[4, 128]) {{
+  for i in 0..{uses} {{ x = tanh(x @ bf16(m.w)) }}
+  let loss = sum(f32(x))
+  minimize loss over m with optim.sgd(lr: 0.1)
+  return loss
+}}"
+        )
+    };
+    let (few, many) = (planned(&text(4)), planned(&text(12)));
+    // Eight more values of 1 KiB, and not eight gradients of 32 KiB.
+    assert!(many.peak_bytes() - few.peak_bytes() <= 16 * KIB, "{} {}", few.peak_bytes(), many.peak_bytes());
+}

@@ -62,6 +62,22 @@ fn a_missing_use_is_one_message() {
     );
 }
 
+/// A name of the library without its module, or nearly one.
+#[test]
+fn names_of_the_library_are_told_with_their_module() {
+    let step =
+        "step f(x: f32[4]) {\n  let g = [x]\n  sync g over world with fp16_compres\n  return g[0]\n}\n";
+    let name = "unknown name `fp16_compres`";
+    let error = only(step);
+    let help = "did you mean `hooks.fp16_compress`? write `use hooks` at the top of the file".to_owned();
+    assert_eq!((error.message.as_str(), error.help.as_slice()), (name, [help].as_slice()));
+    let error = only(&format!("use hooks\n{step}"));
+    let help = "did you mean `hooks.fp16_compress`?".to_owned();
+    assert_eq!((error.message.as_str(), error.help.as_slice()), (name, [help].as_slice()));
+    // A short word that is nearly a name of the library is something else.
+    assert!(only("let x = ones([2]) + sdg\n").help.is_empty());
+}
+
 #[test]
 fn brackets_that_are_open_together_are_one_message() {
     let error =
@@ -131,7 +147,7 @@ print(\"{first} {second}\")
         found,
         [
             "6 `+` cannot broadcast f32[2, 4] with f32[3]: axis 1 on the left is 4, axis 0 on the right is 3",
-            "6 `@` of f32[3] and f32[4, 4]: axis 0 on the left is 3, axis 0 on the right is 4",
+            "6 `linear` of f32[3] and f32[4, 4]: the last axis of x is 3, that of w is 4",
             "6 unknown name `one`",
             "7 unknown name `other`",
             "7 `@` of f32[2, 4] and f32[3]: axis 1 on the left is 4, axis 0 on the right is 3",

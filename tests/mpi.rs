@@ -302,3 +302,162 @@ fn a_killed_rank_ends_the_others() {
         }
     }
 }
+
+/// A job whose ranks have a software GPU each, and NCCL between them. `faults` are those of the last rank.
+struct Gpus<'a> {
+    ranks: u32,
+    options: &'a [&'a str],
+    args: &'a [&'a str],
+    nccl: bool,
+    faults: &'a str,
+}
+
+impl Gpus<'_> {
+    /// `None` where there is no compiler for the device.
+    fn start(&self, folder: &Folder) -> Option<Child> {
+        let libraries = softdevice::folder()?;
+        let both = [libraries.to_path_buf(), libraries.join("nccl")];
+        let chosen = std::env::join_paths(both.iter().take(if self.nccl { 2 } else { 1 })).expect("paths");
+        let last = self.ranks - 1;
+        let command = format!(
+            "[ $OMPI_COMM_WORLD_RANK != {last} ] || export SOFTDEVICE_FAULT={}; exec \"$0\" \"$@\"",
+            self.faults
+        );
+        let job = Command::new("mpirun")
+            .args(["--allow-run-as-root", "--oversubscribe", "-n", &self.ranks.to_string()])
+            .args(self.options)
+            .args(["sh", "-c", &command, env!("CARGO_BIN_EXE_tg")])
+            .args(["run", "--engine", "mpi", "--device", "cuda", "--stats"])
+            .args(self.args)
+            .arg("p.tg")
+            .current_dir(&folder.0)
+            .env("TG_CUDA_LIBRARIES", chosen)
+            .env("TG_CACHE_DIR", libraries.join("cache"))
+            .env("SOFTDEVICE_COUNT", "4")
+            .env("SOFTDEVICE_MEET", &folder.0)
+            .env("RAYON_NUM_THREADS", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        Some(job.expect("mpirun starts"))
+    }
+
+    fn run(&self, folder: &Folder) -> Option<(Option<i32>, String, String)> {
+        Some(texts(finish(self.start(folder)?)))
+    }
+}
+
+const GPUS: Gpus = Gpus { ranks: 2, options: &[], args: &[], nccl: true, faults: "" };
+
+/// A model that is spread over ranks with each unit gathered where it is used, and gradients that a hook
+/// makes smaller on their way; each prints and saves all bits.
+fn gpu_programs() -> [(&'static str, String); 2] {
+    let sharded = TRAINING
+        .replace("let opt =", "shard flat net by nn.Linear over world\nlet opt =")
+        .replace("all_reduce(grad(l, net), mean: true)", "optim.clip(grad(l, net), 0.5)");
+    let hooked = TRAINING.replace("use optim", "use optim\nuse hooks").replace(
+        "update net with opt, all_reduce(grad(l, net), mean: true)",
+        "let g = grad(l, net)\n  sync g over world with hooks.bf16_compress, bucket: 300\n  update net with opt, g",
+    );
+    [("sharded", sharded), ("hooked", hooked)]
+}
+
+/// Ranks as processes with NCCL between their GPUs, without it, and as threads.
+#[test]
+fn gpus_of_processes_give_the_bits_of_threads() {
+    if !has_mpi() {
+        return;
+    }
+    let Some(libraries) = softdevice::folder() else { return };
+    for (name, text) in gpu_programs() {
+        for ranks in [2, 3] {
+            let folder = Folder::of(&format!("gpu-{name}{ranks}"), &text);
+            let saved = || fs::read(folder.0.join("net.safetensors")).expect("a saved model");
+            let job = Gpus { ranks, ..GPUS };
+            let (code, out, err) = job.run(&folder).expect("a device");
+            assert_eq!(code, Some(0), "{name}, {ranks} ranks: {out}{err}");
+            assert!(err.contains("collectives by NCCL"), "{err}");
+            let first = (out, saved());
+            let (code, out, err) = Gpus { nccl: false, ..job }.run(&folder).expect("a device");
+            assert_eq!(code, Some(0), "{err}");
+            assert!(err.contains("through the host"), "{err}");
+            assert!(first == (out, saved()), "{name}, {ranks} ranks: NCCL and the host differ");
+            let threads = folder
+                .command(&["run", "--world", &ranks.to_string(), "--device", "cuda", "p.tg"])
+                .env("TG_CUDA_LIBRARIES", std::env::join_paths([libraries, &libraries.join("nccl")]).unwrap())
+                .env("TG_CACHE_DIR", libraries.join("cache"))
+                .env("SOFTDEVICE_COUNT", "4")
+                .env("RAYON_NUM_THREADS", "1")
+                .output()
+                .expect("the command runs");
+            let (code, out, err) = texts(threads);
+            assert_eq!(code, Some(0), "{err}");
+            assert!(first == (out, saved()), "{name}, {ranks} ranks: processes and threads differ");
+        }
+    }
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ")
+}
+
+/// Rank 2 is lost in the middle of a step, or before the GPUs are connected; by a signal that ends it, or
+/// as a process that does nothing any more. Each other rank names it.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_rank_that_is_lost_between_gpus_is_named_by_all_others() {
+    if !has_mpi() {
+        return;
+    }
+    let text = "step f(x: f32[66]) {\n  let a = all_reduce(x)\n  return sum(all_gather(a * 2.0)) + sum(reduce_scatter(a))\n}\nfor i in 0..6 { f(normal([66])) }\n";
+    let recovery: &[&str] = &["--enable-recovery"];
+    // The stand-in runs nothing before somebody waits, so rank 2 has come to none of the collectives of its step.
+    for (faults, options, why) in [
+        ("stop_ncclAllGather:3", &[][..], "rank 2 did not come to `all_reduce` of f32[66] within 3 s"),
+        ("stop_ncclCommInitRankConfig:1", &[], "rank 2 did not come to connecting the ranks within 3 s"),
+        ("kill_ncclAllReduce:4", recovery, "rank 2 does not answer any more: NCCL failed on rank"),
+        ("kill_ncclCommInitRankConfig:1", recovery, "rank 2 did not come to connecting the ranks within 3 s"),
+    ] {
+        let folder = Folder::of("gpu-lost", text);
+        let job = Gpus { ranks: 3, options, faults, args: &["--comm-timeout", "3"], ..GPUS };
+        let Some(child) = job.start(&folder) else { return };
+        let mpirun = child.id();
+        let begin = Instant::now();
+        let (exit, _, err) = texts(finish(child));
+        assert!(begin.elapsed() < Duration::from_secs(25), "{faults}: {:?}", begin.elapsed());
+        let said = flat(&err);
+        assert!(said.matches(why).count() >= 2, "{faults}: {err}");
+        assert!(said.contains("on rank 0") && said.contains("on rank 1"), "{faults}: {err}");
+        if options.is_empty() {
+            assert!(exit.is_some_and(|code| code != 0), "{faults}: {err}");
+        }
+        for rank in 0..3 {
+            assert_eq!(process_of(mpirun, rank), None, "{faults}: rank {rank} is still there");
+        }
+    }
+}
+
+/// A process that never starts MPI keeps the others from starting it.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_rank_that_never_joins_is_named() {
+    if !has_mpi() {
+        return;
+    }
+    let folder = Folder::of("joins", "print(world)");
+    let child = Command::new("mpirun")
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", "2", env!("CARGO_BIN_EXE_tg")])
+        .args(["run", "--engine", "mpi", "--comm-timeout", "2", "p.tg", ":", "-n", "1", "sleep", "1000"])
+        .current_dir(&folder.0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("mpirun starts");
+    let begin = Instant::now();
+    let (exit, out, err) = texts(finish(child));
+    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
+    assert!(exit.is_some_and(|code| code != 0) && out.is_empty(), "{out}{err}");
+    assert!(err.contains("rank 2 has not joined within 2 s"), "{err}");
+}

@@ -229,12 +229,13 @@ fn products_are_those_of_cublas_lt() {
         result as lt,
         sys::{
             cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+            cublasLtEpilogue_t::{CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_RELU_BIAS},
             cublasLtMatmulDescAttributes_t::{
-                CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_TRANSB,
+                CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_TRANSB,
             },
             cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-            cudaDataType_t::CUDA_R_32F,
+            cudaDataType_t::{CUDA_R_16F, CUDA_R_32F},
         },
     };
     use cudarc::driver::{DevicePtr, DevicePtrMut};
@@ -299,6 +300,23 @@ fn products_are_those_of_cublas_lt() {
         // An operand that is less aligned than was promised, and one outside of what was allocated.
         product(at_a + 4).unwrap_err();
         product(at_a + 4096).unwrap_err();
+        // A bias of another type, one that is less aligned than was promised, none, and another epilogue.
+        let set = |attribute, value: *const std::ffi::c_void, bytes| {
+            lt::set_matmul_desc_attribute(desc, attribute, value, bytes).unwrap();
+        };
+        let (half, same) = (CUDA_R_16F, -1i32);
+        set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (&raw const half).cast(), 4);
+        product(at_a).unwrap_err();
+        set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (&raw const same).cast(), 4);
+        for wrong in [at_bias + 16, at_bias + 4, 0] {
+            set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const wrong).cast(), 8);
+            product(at_a).unwrap_err();
+        }
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, (&raw const at_bias).cast(), 8);
+        let other = CUBLASLT_EPILOGUE_RELU_BIAS;
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const other).cast(), 4);
+        product(at_a).unwrap_err();
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, (&raw const epilogue).cast(), 4);
         product(at_a).unwrap();
     }
     let found = stream.clone_dtoh(&c).unwrap();

@@ -128,6 +128,8 @@ fn every_expression_has_its_tree() {
         ("[i for i in 0.. if c]", "(list-for i i (.. 0 _) c)"),
         ("if a { b } else if c { d } else { e }", "(if a {b} (if c {d} {e}))"),
         ("if a { b }\nelse { c }", "(if a {b} {c})"),
+        ("x + if a { b } else { c } - y", "(- (+ x (if a {b} {c})) y)"),
+        ("x * if a { b } else { c } + y", "(+ (* x (if a {b} {c})) y)"),
         ("{ let a = 1; a }", "{(let a 1); a}"),
         ("barrier(a, b)", "(barrier a b)"),
         ("let n = GPT(1) in bf16", "(let n (in (call GPT 1) bf16))"),

@@ -351,6 +351,69 @@ fn products() {
 }
 
 #[test]
+fn products_with_a_bias() {
+    let shapes: [(&[usize], &[usize]); 6] = [
+        (&[3], &[4, 3]),
+        (&[2, 3], &[4, 3]),
+        (&[5, 2, 3], &[4, 3]),
+        (&[5, 1, 2, 3], &[1, 3]),
+        (&[2, 0], &[3, 0]),
+        (&[0, 2, 3], &[4, 3]),
+    ];
+    for (of_x, of_w) in shapes {
+        let mut b = Bench::default();
+        let (x, w, bias) = (b.count(of_x), b.count(of_w), b.count(&of_w[..1]));
+        let one = b.call("linear", &[("x", op(x)), ("w", op(w)), ("b", op(bias))]).unwrap();
+        assert_eq!(b.graph.nodes().filter(|n| n.op().is_elementwise()).count(), 0);
+        let without = b.call("linear", &[("x", op(x)), ("w", op(w))]).unwrap();
+        let turned = b.call("transpose", &[("x", op(w)), ("axes", Arg::Ints(vec![1, 0]))]).unwrap();
+        let product = b.binary(BinaryOp::MatMul, x, turned).unwrap();
+        let sum = b.binary(BinaryOp::Add, product, bias).unwrap();
+        assert_eq!(b.run(one), b.run(sum), "{of_x:?} {of_w:?}");
+        assert_eq!(b.run(without), b.run(product), "{of_x:?} {of_w:?}");
+        for wrt in [x, w, bias] {
+            assert_eq!(b.gradient(one, wrt), b.gradient(sum, wrt), "{of_x:?} {of_w:?}");
+        }
+    }
+    let mut b = Bench::default();
+    let (x, w, bias) = (b.typed(BF16, &[2, 3]), b.typed(BF16, &[4, 3]), b.typed(I32, &[4]));
+    let y = b.call("linear", &[("x", op(x)), ("w", op(w)), ("b", op(bias))]).unwrap();
+    assert_eq!(b.ty(y), "bf16[2, 4]");
+}
+
+#[test]
+fn products_with_a_bias_that_do_not_fit() {
+    let mut b = Bench::default();
+    let mut error = |x: &[usize], w: &[usize], bias: &[usize]| {
+        let (x, w, bias) = (b.typed(F32, x), b.typed(F32, w), b.typed(F32, bias));
+        message(b.call("linear", &[("x", op(x)), ("w", op(w)), ("b", op(bias))]))
+    };
+    let cases = [
+        (
+            error(&[2, 3], &[4, 5], &[4]),
+            "`linear` of f32[2, 3] and f32[4, 5]: the last axis of x is 3, that of w is 5",
+        ),
+        (
+            error(&[2, 3], &[3, 5], &[5]),
+            "`linear` of f32[2, 3] and f32[3, 5]: the last axis of x is 3, that of w is 5\nhelp: `linear(x, w.T)` fits",
+        ),
+        (error(&[2, 3], &[4, 3], &[3]), "`linear` of f32[2, 3] and f32[4, 3]: `b` has shape [4], got f32[3]"),
+        (error(&[2, 3], &[4, 3], &[]), "`linear` of f32[2, 3] and f32[4, 3]: `b` has shape [4], got f32"),
+        (
+            error(&[], &[4, 3], &[4]),
+            "`linear` of f32 and f32[4, 3]: it takes x: [.., n_in] and w: [n_out, n_in]",
+        ),
+        (
+            error(&[3], &[3], &[3]),
+            "`linear` of f32[3] and f32[3]: it takes x: [.., n_in] and w: [n_out, n_in]",
+        ),
+    ];
+    for (found, expected) in cases {
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
 fn a_matrix_used_by_a_batch_has_one_product_as_gradient() {
     let mut b = Bench::default();
     let (x, w) = (b.count(&[4, 5, 3]), b.count(&[3, 2]));
@@ -1310,7 +1373,7 @@ fn the_table_is_whole() {
         maximum minimum clip where pow square \
         sum mean max min prod var std all any argmax argmin norm logsumexp \
         reshape flatten transpose squeeze unsqueeze broadcast concat stack split pad copy \
-        matmul dot outer gather one_hot take \
+        matmul linear dot outer gather one_hot take \
         softmax log_softmax cross_entropy layer_norm rms_norm batch_norm conv2d max_pool2d avg_pool2d attention \
         all_reduce all_gather reduce_scatter \
         f32 f16 bf16 f64 i32 i64 bool u8 cast like stop_grad name debug";

@@ -5,13 +5,10 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    facts::{Facts, depths, is_there_anyway},
+    facts::{Facts, depths},
     keep,
 };
-use crate::{
-    ir::{Graph, NodeId, Policy, RegionId, Role, ValueId},
-    ops::Alias,
-};
+use crate::ir::{Graph, NodeId, Policy, RegionId, Role, ValueId};
 
 /// Stages of one chain at most: the dynamic program is cubic in them. Where there are several chains
 /// they share its work.
@@ -20,6 +17,9 @@ const MIN_STAGES: usize = 8;
 /// A cut is left out where cuts on both sides of it, among so many, are narrower by this factor.
 const NEIGHBOURS: usize = 3;
 const WIDER: u64 = 3;
+
+/// The score of a position inside of a unit, where nothing is cut.
+const WALL: i64 = i64::MAX;
 
 /// A run of forward nodes without a gradient call in between.
 pub(super) struct Chain {
@@ -209,6 +209,10 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
     // Differences of the score between neighbouring positions.
     let mut change = vec![0i64; length + 2];
     let mut forbidden = vec![0i64; length + 2];
+    // Whether other values cross than at the position before.
+    let mut moves = vec![false; length + 2];
+    // From the first value that is kept to the last.
+    let mut kept: Option<(u32, u32)> = None;
     for base in made_in(graph, facts, stretch) {
         let from = (facts.maker[base.0 as usize].0 + 1 - stretch.start) as usize;
         let index = base.0 as usize;
@@ -222,6 +226,12 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
         let bytes = i64::try_from(facts.bytes(base) / 256).unwrap_or(i64::MAX / 1024).saturating_mul(weight);
         change[from] = change[from].saturating_add(bytes);
         change[to] = change[to].saturating_sub(bytes);
+        moves[from] |= bytes > 0;
+        moves[to] |= bytes > 0;
+        if facts.needed[index] {
+            let maker = facts.maker[index].0;
+            kept = Some((kept.map_or(maker, |(first, _)| first), maker));
+        }
         if facts.released[index] {
             forbidden[from] += 1;
             forbidden[to] -= 1;
@@ -231,30 +241,57 @@ fn cuts(graph: &Graph, facts: &Facts, blocks: &[Range<u32>], stretch: &Range<u32
         forbidden[(block.start + 1 - stretch.start) as usize] += 1;
         forbidden[(block.end - stretch.start) as usize] -= 1;
     }
+    // What a unit makes stays unless it is recomputed: units of like width are stages of their own.
+    let mut is_in_unit = vec![false; length];
+    let units = graph.regions.iter().filter(|r| r.policy == Policy::Gathers);
+    for unit in units.filter(|r| r.nodes.start >= stretch.start && r.nodes.end <= stretch.end) {
+        let inside =
+            (unit.nodes.start + 1 - stretch.start) as usize..(unit.nodes.end - stretch.start) as usize;
+        is_in_unit.get_mut(inside).into_iter().flatten().for_each(|is_in| *is_in = true);
+    }
     let (mut score, mut blocked) = (0i64, 0i64);
     let mut scores: Vec<(u32, i64)> = Vec::new();
     for at in 0..length {
         score = score.saturating_add(change[at]);
         blocked += forbidden[at];
-        if at > 0 && blocked == 0 && scores.last().is_none_or(|&(_, last)| last != score) {
-            scores.push((stretch.start + at as u32, score));
+        let here = match blocked {
+            0 => score,
+            _ if is_in_unit[at] => WALL,
+            _ => continue,
+        };
+        let is_other = scores.last().is_none_or(|&(_, last)| last != here);
+        if at > 0 && (is_other || here != WALL && moves[at]) {
+            scores.push((stretch.start + at as u32, here));
         }
     }
-    let minima: Vec<(u32, u64)> = (0..scores.len())
-        .filter(|&k| {
-            let lower = |other: Option<&(u32, i64)>| other.is_none_or(|o| scores[k].1 < o.1);
-            lower(k.checked_sub(1).and_then(|k| scores.get(k))) && lower(scores.get(k + 1))
+    // A value may give way to another one of its size: then each of these positions is as good.
+    let runs: Vec<&[(u32, i64)]> = scores.chunk_by(|a, b| a.1 == b.1).collect();
+    // Nothing is kept before the first value is made and after the last: that is no narrower cut.
+    let is_inside = |run: &[(u32, i64)]| {
+        let (first, last) = (run.first().map_or(0, |r| r.0), run.last().map_or(0, |r| r.0));
+        kept.is_some_and(|kept| kept.0 < last && first <= kept.1)
+    };
+    let score_of = |run: &&[(u32, i64)]| run.first().map(|&(_, score)| score);
+    let minima: Vec<(&[(u32, i64)], u64)> = (0..runs.len())
+        .filter_map(|k| {
+            let own = score_of(&runs[k]).filter(|&score| score != WALL)?;
+            let lower = |run: Option<&&[(u32, i64)]>| {
+                run.filter(|run| is_inside(run)).and_then(score_of).is_none_or(|score| own < score)
+            };
+            let is_lowest = lower(k.checked_sub(1).and_then(|k| runs.get(k))) && lower(runs.get(k + 1));
+            is_lowest.then_some((runs[k], own.max(1) as u64))
         })
-        .map(|k| (scores[k].0, scores[k].1.max(1) as u64))
         .collect();
     let narrow = |k: usize| {
         let width = minima[k].1;
-        let is_wide =
-            |side: &[(u32, u64)]| side.iter().any(|o| o.1.saturating_mul(WIDER) < width.saturating_mul(2));
+        let is_narrower =
+            |o: &(&[(u32, i64)], u64)| is_inside(o.0) && o.1.saturating_mul(WIDER) < width.saturating_mul(2);
+        let is_wide = |side: &[(&[(u32, i64)], u64)]| side.iter().any(is_narrower);
         !(is_wide(&minima[k.saturating_sub(NEIGHBOURS)..k])
             && is_wide(&minima[k + 1..(k + 1 + NEIGHBOURS).min(minima.len())]))
     };
-    (0..minima.len()).filter(|&k| narrow(k)).map(|k| minima[k].0).collect()
+    let kept_runs = (0..minima.len()).filter(|&k| narrow(k)).map(|k| minima[k].0);
+    kept_runs.flatten().map(|&(at, _)| at).collect()
 }
 
 /// Leaves out cuts so that at most `limit` stages of like size remain.
@@ -330,17 +367,9 @@ fn work(
             continue;
         }
         flops.push((maker, facts.flops[maker.0 as usize]));
-        todo.extend(operands(graph, facts, maker).into_iter().filter(|&b| !is_there(b)));
+        todo.extend(facts.operands(graph, maker).into_iter().filter(|&b| !is_there(b)));
     }
     // Sums of floats depend on their order.
     flops.sort_by_key(|f| f.0);
     flops.iter().map(|f| f.1).sum()
-}
-
-/// The bases that a node reads.
-pub(super) fn operands(graph: &Graph, facts: &Facts, node: NodeId) -> Vec<ValueId> {
-    let node = graph.node(node);
-    debug_assert!(node.op().memory().alias == Alias::Fresh);
-    let bases = node.args().iter().map(|&a| facts.base(a));
-    bases.filter(|b| !is_there_anyway(graph.node(facts.maker[b.0 as usize]).op())).collect()
 }

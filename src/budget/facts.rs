@@ -2,7 +2,7 @@
 //! and what it costs to make them again.
 
 use crate::{
-    ir::{Graph, Node, NodeId, Role, ValueId},
+    ir::{Gathered, Graph, Node, NodeId, Policy, Role, ValueId},
     ops::{Alias, Op},
     plan::ALIGNMENT,
 };
@@ -28,6 +28,8 @@ pub(super) struct Facts {
     pub flops: Vec<f64>,
     /// Of each node: a gradient call made it.
     pub in_call: Vec<bool>,
+    /// What is made of gathered vectors alone.
+    gathered: Gathered,
 }
 
 impl Facts {
@@ -45,6 +47,7 @@ impl Facts {
             flops: vec![0.0; graph.len()],
             in_call: vec![false; graph.len()],
             live,
+            gathered: Gathered::new(graph),
         };
         for call in &graph.gradients {
             let nodes = call.nodes.start as usize..call.nodes.end as usize;
@@ -52,6 +55,10 @@ impl Facts {
         }
         for node in graph.nodes() {
             facts.makes(graph, &node);
+            // What a unit gathers it gathers again for its backward pass: nobody keeps it.
+            for value in node.results().filter(|&v| facts.gathered.of(v).is_some()) {
+                facts.bytes[value.0 as usize] = 0;
+            }
         }
         let inside = deeper_regions(graph, level);
         let mut seen = vec![false; graph.value_count()];
@@ -119,6 +126,17 @@ impl Facts {
             }
         }
     }
+
+    /// The bases that a node reads, but those that are there anyway, and those that are gathered again.
+    pub fn operands(&self, graph: &Graph, node: NodeId) -> Vec<ValueId> {
+        let node = graph.node(node);
+        debug_assert!(node.op().memory().alias == Alias::Fresh);
+        let bases = node.args().iter().map(|&a| self.base(a));
+        let is_free = |b: &ValueId| {
+            is_there_anyway(graph.node(self.maker[b.0 as usize]).op()) || self.gathered.of(*b).is_some()
+        };
+        bases.filter(|b| !is_free(b)).collect()
+    }
 }
 
 /// Of each node: it is in a region of the program that is more than `level` deep.
@@ -128,18 +146,19 @@ fn deeper_regions(graph: &Graph, level: usize) -> Vec<bool> {
     graph.nodes().map(|n| depth(&n) > level && n.role() == Role::Forward).collect()
 }
 
-/// Of each region of the program how deep it is: 1 for those in no other.
+/// Of each region of the program how deep it is: 1 for those in no other. What a unit gathers for is no
+/// deeper than what is around it: but for the gathering, nothing of it is made again.
 pub(super) fn depths(graph: &Graph) -> Vec<usize> {
     let mut depths: Vec<usize> = Vec::with_capacity(graph.regions.len());
     for region in &graph.regions {
         let around = region.parent.and_then(|p| depths.get(p.0 as usize)).copied().unwrap_or(0);
-        depths.push(around + 1);
+        depths.push(around + usize::from(region.policy != Policy::Gathers));
     }
     depths
 }
 
 /// Memory outside of the arena, or none.
-pub(super) fn is_there_anyway(op: &Op) -> bool {
+fn is_there_anyway(op: &Op) -> bool {
     matches!(op, Op::Read(_) | Op::Input(_) | Op::Const(_) | Op::Literal(_) | Op::Iota(_) | Op::Scalar(_))
 }
 

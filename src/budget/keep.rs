@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use super::{chain::operands, facts::Facts};
+use super::facts::Facts;
 use crate::{
     guard,
     ir::{Graph, NodeId, ValueId},
@@ -83,7 +83,7 @@ impl Problem {
                 );
                 problem.nodes.push(Again { id: maker, values: Vec::new(), operands: Vec::new(), once });
                 todo.extend(
-                    operands(graph, facts, maker).into_iter().map(|b| (Some(problem.nodes.len() - 1), b)),
+                    facts.operands(graph, maker).into_iter().map(|b| (Some(problem.nodes.len() - 1), b)),
                 );
                 problem.nodes.len() - 1
             });

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::{
     grad,
-    ir::{Cursor, Graph, NodeId, Output, Region, RegionId, Release, Role, ValueId},
+    ir::{Cursor, Gathered, Graph, NodeId, Output, Region, RegionId, Release, Role, ValueId},
     ops::{Op, OpError},
 };
 
@@ -52,6 +52,8 @@ pub fn replay(graph: &Graph, assignment: &Assignment) -> Result<Graph, OpError> 
         positions: vec![0; graph.len() + 1],
         edges: Vec::with_capacity(2 * assignment.regions.len()),
         next_edge: 0,
+        gathered: (Gathered::new(graph), Gathered::default()),
+        last_uses: Vec::new(),
     };
     for (k, region) in assignment.regions.iter().enumerate() {
         replay.edges.extend([(region.nodes.start, k, false), (region.nodes.end, k, true)]);
@@ -92,6 +94,11 @@ struct Replay<'g> {
     /// Where regions start and end (true), and which.
     edges: Vec<(u32, usize, bool)>,
     next_edge: usize,
+    /// What is made of gathered vectors, in both graphs.
+    gathered: (Gathered, Gathered),
+    /// The nodes of gradient calls that use the vectors of a unit last, in both graphs: a gather behind
+    /// the call waits for them.
+    last_uses: Vec<(Vec<NodeId>, Vec<NodeId>)>,
 }
 
 impl Replay<'_> {
@@ -123,13 +130,43 @@ impl Replay<'_> {
             role => role,
         };
         self.new.cursor = Cursor { region, role, ..node.stamp() };
-        let new = self.new.push(node.op().clone(), &args)?;
+        let before = self.waits_for(id)?;
+        let new = self.new.push_after(node.op().clone(), &args, &before)?;
         self.nodes.push(Some(new));
         for (old, new) in node.results().zip(self.new.node(new).results()) {
             if let Some(entry) = self.values.get_mut(old.0 as usize) {
                 *entry = Some(new);
             }
         }
+        Ok(())
+    }
+
+    /// What a gather waits for: the last use of a unit before it.
+    fn waits_for(&self, id: NodeId) -> Result<Vec<NodeId>, OpError> {
+        let node = self.graph.node(id);
+        if self.graph.gathers(&node).is_none() {
+            return Ok(Vec::new());
+        }
+        if let Some((_, new)) = self.last_uses.iter().rev().find(|(old, _)| old == node.after()) {
+            return Ok(new.clone());
+        }
+        let new = node.after().iter().map(|b| self.nodes.get(b.0 as usize).copied().flatten());
+        new.collect::<Option<_>>().ok_or_else(lost)
+    }
+
+    /// Units are left in one order, whatever the regions are.
+    fn note_uses(&mut self, old: &Range<u32>, new: Range<u32>) -> Result<(), OpError> {
+        if self.graph.shards.is_empty() {
+            return Ok(());
+        }
+        self.gathered.1.extend(&self.new);
+        let old = self.gathered.0.last_uses(self.graph, old.clone());
+        let new = self.gathered.1.last_uses(&self.new, new);
+        if old.len() != new.len() {
+            return Err(lost());
+        }
+        let pairs = old.into_iter().zip(new).map(|((_, old), (_, new))| (old, new));
+        self.last_uses.extend(pairs);
         Ok(())
     }
 
@@ -143,7 +180,9 @@ impl Replay<'_> {
         let wrt = self.mapped(&call.wrt)?;
         let region = self.assignment.call_regions.get(k).copied().flatten();
         self.new.cursor = Cursor { region, ..call.cursor };
+        let start = self.new.len() as u32;
         let results = grad::gradients(&mut self.new, &outputs, &wrt).map_err(|e| e.error)?;
+        self.note_uses(&call.nodes, start..self.new.len() as u32)?;
         for (&old, new) in call.results.iter().zip(results) {
             match (old, new) {
                 (Some(old), Some(new)) => self.map_gradient(old, new),

@@ -62,7 +62,7 @@ impl Evaluator {
             let span = cx.ast.expr(arg.value).span;
             let value = match self.word_option(cx, arg) {
                 Some(word) => Ok(word),
-                None => self.expr(cx, arg.value),
+                None => self.expr(cx, arg.value).and_then(|v| self.read_state(v, span)),
             };
             let value = self.part(value)?.unwrap_or(Value::Poison);
             match &arg.name {

@@ -240,7 +240,7 @@ impl Evaluator {
                 .secondary(cell.span, "declared here");
         self.report(if trainable {
             diagnostic.help(
-                "parameters change by `minimize loss over net with opt` or `update net with opt, grads`; what a model changes itself is declared `state`",
+                "parameters change by `minimize loss over net with opt` or `update net with opt, grads`; `update target with optim.ema(decay), net` follows another model; what a model changes itself is declared `state`",
             )
         } else {
             diagnostic.help("declare it as `state`")

@@ -366,6 +366,10 @@ impl Evaluator {
             (Kind::Tensor | Kind::OptionalTensor, Value::Unit) => {
                 diagnostic.help.push(super::operator::NOTHING.into());
             }
+            (Kind::Axis, _) if matches!(function.name, "max" | "min") => {
+                let larger = if function.name == "max" { "maximum" } else { "minimum" };
+                diagnostic.help.push(format!("of two values: `{larger}(a, b)`"));
+            }
             (Kind::Tensor, Value::Model(_) | Value::Function(_)) => {
                 diagnostic.help.push("call it, and pass the result".into());
             }

@@ -6,6 +6,7 @@ use crate::{
     diagnostic::{Code, Diagnostic, Label, Severity},
     ops::{Cause, OpError},
     source::Span,
+    syntax::ast::{Ast, ExprKind, StmtKind},
 };
 
 /// Why evaluation of an expression or statement ended early.
@@ -204,7 +205,13 @@ impl Evaluator {
     }
 
     /// An error for a name that nothing defines.
-    pub(super) fn unknown_name(&mut self, name: &str, span: Span, known: &[String]) -> Halt {
+    pub(super) fn unknown_name(
+        &mut self,
+        ast: Option<&Ast>,
+        name: &str,
+        span: Span,
+        known: &[String],
+    ) -> Halt {
         if self.is_lost(name) {
             return Halt::Reported;
         }
@@ -214,15 +221,45 @@ impl Evaluator {
         let mut diagnostic = Diagnostic::error(codes::UNKNOWN_NAME, span, format!("unknown name `{name}`"));
         if self.ends_in_slashes(span) {
             diagnostic.help.push("comments start with `#`; `//` divides and rounds down".into());
+        } else if let Some(place) = ast.and_then(|ast| bound_in_branch(ast, name, span)) {
+            diagnostic = diagnostic.secondary(place, "bound in this branch, and ends with it").help(format!(
+                "bind it by the choice itself: `let {name} = if condition {{ … }} else {{ … }}`"
+            ));
         } else if let Some(tip) = self.prefixed(name, span).or_else(|| foreign_word(name).map(String::from)) {
             diagnostic.help.push(tip);
         } else if super::modules::is_library_module(name) {
             diagnostic.help.push(format!("write `use {name}` at the top of the file"));
         } else if let Some(close) = closest(name, known.iter().map(String::as_str)) {
             diagnostic.help.push(format!("did you mean `{close}`?"));
+        } else if let Some((module, member)) = super::modules::near_member(name) {
+            let path = format!("{module}.{member}");
+            diagnostic.help.push(match known.iter().any(|known| known == module) {
+                true => format!("did you mean `{path}`?"),
+                false => format!("did you mean `{path}`? write `use {module}` at the top of the file"),
+            });
         }
         self.report(diagnostic)
     }
+}
+
+/// Where a branch of an `if` that ends before a place binds a name.
+fn bound_in_branch(ast: &Ast, name: &str, place: Span) -> Option<Span> {
+    let branches = ast.exprs.iter().filter(|e| e.span.file == place.file && e.span.end <= place.start);
+    let blocks = branches.flat_map(|expr| match &expr.kind {
+        ExprKind::If { then, otherwise, .. } => {
+            let otherwise = otherwise.and_then(|e| match &ast.expr(e).kind {
+                ExprKind::Block(block) => Some(block),
+                _ => None,
+            });
+            [Some(then), otherwise]
+        }
+        _ => [None, None],
+    });
+    let names = blocks.flatten().flat_map(|block| &block.stmts).filter_map(|&id| match &ast.stmt(id).kind {
+        StmtKind::Let { names, .. } => Some(names),
+        _ => None,
+    });
+    names.flatten().filter(|n| &*n.name == name).map(|n| n.span).max_by_key(|span| span.start)
 }
 
 /// Whether a place lies inside another.
@@ -238,18 +275,28 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         0..=5 => 1,
         n => n / 3,
     };
-    candidates
-        .into_iter()
-        .filter(|c| *c != word)
-        .map(|c| {
-            let distance = if c.eq_ignore_ascii_case(word) { 0 } else { edit_distance(word, c) };
-            (distance, c.chars().next() != word.chars().next(), c)
-        })
-        .filter(|(distance, _, c)| {
-            *distance <= limit && (*distance == 0 || c.chars().count().min(word.chars().count()) >= 2)
-        })
-        .min()
-        .map(|(_, _, c)| c)
+    let found = candidates.into_iter().filter(|c| *c != word).filter_map(|c| {
+        let distance = if c.eq_ignore_ascii_case(word) { 0 } else { edit_distance(word, c) };
+        let is_slip =
+            distance <= limit && (distance == 0 || c.chars().count().min(word.chars().count()) >= 2);
+        (is_slip || completes(word, c)).then_some((
+            !is_slip,
+            distance,
+            c.chars().next() != word.chars().next(),
+            c,
+        ))
+    });
+    found.min().map(|(.., c)| c)
+}
+
+/// Whether a candidate is the word with a few letters more: `LSTMCell` for `LSTM`.
+fn completes(word: &str, candidate: &str) -> bool {
+    const LEAST: usize = 4;
+    const MORE: usize = 4;
+    let rest = candidate.get(word.len()..).filter(|rest| rest.chars().count() <= MORE);
+    word.chars().count() >= LEAST
+        && rest.is_some()
+        && candidate.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word))
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours.

@@ -79,7 +79,7 @@ impl Evaluator {
     pub(super) fn exprs(&mut self, cx: &Cx, items: &[ExprId]) -> Eval<Vec<Value>> {
         let mut values = Vec::with_capacity(items.len());
         for &item in items {
-            let value = self.expr(cx, item);
+            let value = self.expr(cx, item).and_then(|v| self.read_state(v, cx.ast.expr(item).span));
             values.extend(self.part(value)?);
         }
         if values.len() < items.len() { Err(Halt::Reported) } else { Ok(values) }
@@ -113,7 +113,7 @@ impl Evaluator {
         known.extend(language::names().map(String::from));
         known.extend(tensor::functions().iter().map(|f| f.name.to_string()));
         known.extend(self.settings.host.names().map(String::from));
-        Err(self.unknown_name(name, span, &known))
+        Err(self.unknown_name(Some(&cx.ast), name, span, &known))
     }
 
     /// Names that are there without a declaration.
@@ -325,7 +325,8 @@ impl Evaluator {
                     continue;
                 }
             }
-            result.push(self.expr(&inner, body)?);
+            let item = self.expr(&inner, body)?;
+            result.push(self.read_state(item, cx.ast.expr(body).span)?);
         }
         Ok(Value::list(result))
     }

@@ -12,6 +12,7 @@ use super::{
     Evaluator, Mode,
     args::Args,
     errors::Eval,
+    file_names::Names,
     shard,
     value::{Cell, Optimizer, Step, Value, cells_of, lock},
 };
@@ -36,6 +37,8 @@ pub(super) struct Contents {
     pub steps: Vec<Arc<Step>>,
     /// Those of `optimizers` that are written in a step.
     inline: Vec<Arc<Optimizer>>,
+    /// What the file calls them.
+    names: Names,
 }
 
 impl Contents {
@@ -62,11 +65,15 @@ impl Evaluator {
                         self.tensor_of(stored, at)?,
                     ));
                 }
-                (_, Value::Optimizer(optimizer)) => contents.optimizers.push(Arc::clone(optimizer)),
+                (name, Value::Optimizer(optimizer)) => {
+                    contents.names.add_optimizer(optimizer, name.map(|n| &*n.name));
+                    contents.optimizers.push(Arc::clone(optimizer));
+                }
                 (_, Value::Step(step)) => {
                     contents.steps.push(Arc::clone(step));
                 }
-                (_, Value::Model(_) | Value::Param(_) | Value::List(_)) if !cells_of(value).is_empty() => {
+                (name, Value::Model(_) | Value::Param(_) | Value::List(_)) if !cells_of(value).is_empty() => {
+                    contents.names.add(value, name.map(|n| &*n.name));
                     for cell in cells_of(value) {
                         if !contents.cells.iter().any(|c| c.id == cell.id) {
                             contents.cells.push(cell);
@@ -107,6 +114,7 @@ impl Evaluator {
             for optimizer in inline {
                 let updates = |cell: &Arc<Cell>| contents.cells.iter().any(|c| c.id == cell.id);
                 if whole || lock(&optimizer.targets).iter().any(updates) {
+                    contents.names.add_optimizer(&optimizer, None);
                     contents.optimizers.push(Arc::clone(&optimizer));
                     contents.inline.push(optimizer);
                 }
@@ -171,12 +179,15 @@ impl Evaluator {
                 tensors.extend(named.into_iter().filter(|(name, _)| is_asked(name)));
             }
         }
+        for (name, _) in &mut tensors {
+            *name = contents.names.in_file(name);
+        }
         let mut notes = safetensors::Notes::new();
         self.save_hooks(&contents, per_rank, (&mut tensors, &mut notes), span)?;
         tensors.extend(contents.tensors.into_iter().filter_map(|(n, _, data)| Some((n, data?))));
         for optimizer in &contents.optimizers {
             let count = optimizer.count.load(Ordering::Relaxed);
-            notes.insert(format!("updates.{}", optimizer.name()), count.to_string());
+            notes.insert(format!("updates.{}", contents.names.in_file(&optimizer.name())), count.to_string());
         }
         for step in self.steps.clone() {
             let runs = step.runs.load(Ordering::Relaxed);
@@ -184,7 +195,8 @@ impl Evaluator {
         }
         notes.insert("seed".into(), self.settings.seed.to_string());
         for optimizer in &contents.inline {
-            let names: Vec<String> = lock(&optimizer.targets).iter().map(|c| c.name().to_string()).collect();
+            let names: Vec<String> =
+                lock(&optimizer.targets).iter().map(|c| contents.names.in_file(&c.name())).collect();
             notes.insert(format!("inline.{}", optimizer.name()), json!(names).to_string());
         }
         let path = if per_rank { self.rank_path(&path) } else { path };
@@ -293,13 +305,19 @@ impl Evaluator {
         let rank = self.comm.rank();
         let result = safetensors::Reader::open(path).and_then(|mut reader| {
             // First everything is checked, so that nothing is half loaded.
-            let is_held = |reader: &safetensors::Reader, held: &Cell| reader.ty(&held.name()).is_ok();
+            let names = &contents.names;
+            let in_file = |cell: &Cell| names.in_file(&cell.name());
+            let is_held = |reader: &safetensors::Reader, held: &Cell| reader.ty(&in_file(held)).is_ok();
             for cell in &contents.cells {
                 match cell.part() {
                     Some((part, _)) if is_held(&reader, &part) => {
-                        self.fits(path, &part, &reader.ty(&part.name())?)?;
+                        self.fits(path, &part, &reader.ty(&in_file(&part))?)?;
                     }
-                    _ => self.fits(path, cell, &reader.ty(&cell.name())?)?,
+                    _ => {
+                        let found = reader.ty(&in_file(cell));
+                        let found = found.map_err(|e| names.suggest(&reader, &contents.cells, cell, e))?;
+                        self.fits(path, cell, &found)?;
+                    }
                 }
             }
             let notes = reader.metadata().clone();
@@ -310,19 +328,19 @@ impl Evaluator {
             }
             for cell in &contents.cells {
                 let Some((part, group)) = cell.part() else {
-                    loaded.push((Arc::clone(cell), reader.read_as(&cell.name(), &cell.ty)?));
+                    loaded.push((Arc::clone(cell), reader.read_as(&in_file(cell), &cell.ty)?));
                     continue;
                 };
                 let place = loaded.iter().position(|(known, _)| known.id == part.id);
                 if is_held(&reader, &part) {
                     if place.is_none() {
-                        let tensor = reader.read_as(&part.name(), &part.ty)?;
+                        let tensor = reader.read_as(&in_file(&part), &part.ty)?;
                         loaded.push((part, tensor));
                     }
                     continue;
                 }
                 let short = |error: crate::guard::OutOfMemory| script::Error::new(error.to_string());
-                let whole = reader.read_as(&cell.name(), &cell.ty)?;
+                let whole = reader.read_as(&in_file(cell), &cell.ty)?;
                 let place = match place {
                     Some(place) => place,
                     None => {
@@ -336,28 +354,24 @@ impl Evaluator {
                     group.put(tensor, member, &whole, rank).map_err(short)?;
                 }
             }
-            let mut optimizers: Vec<String> =
-                contents.optimizers.iter().map(|o| o.name().to_string()).collect();
-            optimizers.extend(unmade(contents, &notes));
-            for optimizer in optimizers {
-                let prefix = format!("{optimizer}.");
-                let names: Vec<String> =
-                    reader.names().filter(|n| n.starts_with(&prefix)).map(String::from).collect();
-                for name in names {
-                    let tensor = reader.read(&name)?;
-                    states.push((name, tensor));
+            let mut optimizers: Vec<(String, String)> = contents
+                .optimizers
+                .iter()
+                .map(|o| (o.name().to_string(), names.in_file(&o.name())))
+                .collect();
+            optimizers.extend(unmade(contents, &notes).into_iter().map(|name| (name.clone(), name)));
+            for (own, in_file) in optimizers {
+                let rests = reader.names().filter_map(|n| n.strip_prefix(&*in_file)?.strip_prefix('.'));
+                for rest in rests.map(String::from).collect::<Vec<_>>() {
+                    let tensor = reader.read(&format!("{in_file}.{rest}"))?;
+                    let (state, parameter) = rest.split_once('.').unwrap_or((&rest, ""));
+                    states.push((format!("{own}.{state}.{}", names.own(parameter)), tensor));
                 }
             }
             Ok((loaded, states, notes))
         });
-        let (loaded, states, notes) = result.map_err(|e| {
-            let error = if contents.cells.iter().any(|c| e.message.contains(&*c.name())) && e.help.is_none() {
-                e.help("names are those of the variables: save and load under the same ones")
-            } else {
-                e
-            };
-            self.script_error(codes::FILE_CONTENT, at, error)
-        })?;
+        let (loaded, states, notes) =
+            result.map_err(|error| self.script_error(codes::FILE_CONTENT, at, error))?;
         if self.mode == Mode::Check {
             return Ok(());
         }
@@ -376,7 +390,7 @@ impl Evaluator {
         }
         let number = |key: String| notes.get(&key).and_then(|v| v.parse::<u64>().ok());
         for optimizer in &contents.optimizers {
-            if let Some(count) = number(format!("updates.{}", optimizer.name())) {
+            if let Some(count) = number(format!("updates.{}", contents.names.in_file(&optimizer.name()))) {
                 optimizer.count.store(count, Ordering::Relaxed);
             }
         }
@@ -404,7 +418,7 @@ fn unmade(contents: &Contents, notes: &BTreeMap<String, String>) -> Vec<String> 
         .filter(|(name, _)| !contents.optimizers.iter().any(|o| *o.name() == **name))
         .filter(|(name, params)| {
             let params: Vec<String> = serde_json::from_str(params).unwrap_or_default();
-            contents.cells.iter().any(|c| params.iter().any(|p| *p == *c.name()))
+            contents.cells.iter().any(|c| params.contains(&contents.names.in_file(&c.name())))
                 || contents.steps.iter().any(|s| name.split('.').next() == Some(s.name()))
         })
         .map(|(name, _)| name.to_string())

@@ -90,7 +90,7 @@ impl Evaluator {
                 return Ok((Value::Param(Arc::clone(&cell)), cell.span));
             }
             let known: Vec<String> = self.script.bindings().into_iter().map(|(n, _)| n.to_string()).collect();
-            return Err(self.unknown_name(head, Span::default(), &known));
+            return Err(self.unknown_name(None, head, Span::default(), &known));
         };
         if matches!(binding.value, Value::Poison) {
             return Err(super::Halt::Reported);

@@ -33,8 +33,9 @@ impl Evaluator {
         let message = if missing.len() == cells.len() {
             "none of the parameters gets a gradient".to_string()
         } else {
-            let s = if missing.len() == 1 { "parameter gets" } else { "parameters get" };
-            format!("{} of {} {s} no gradient: {}", missing.len(), cells.len(), super::index::listed(&names))
+            let get = if missing.len() == 1 { "gets" } else { "get" };
+            let names = super::index::listed(&names);
+            format!("{} of {} parameters {get} no gradient: {names}", missing.len(), cells.len())
         };
         let mut diagnostic = Diagnostic::warning(codes::NO_GRADIENT, span, message).label("trained here");
         if loss_span != span {
@@ -71,7 +72,9 @@ impl Evaluator {
         if let Some(first) = missing.first() {
             diagnostic = diagnostic.secondary(first.span, format!("`{}` is declared here", first.name()));
         }
-        self.report(diagnostic.help("parameters that are not to be trained are declared `param frozen`"));
+        self.report(diagnostic.help(
+            "parameters that are not to be trained are declared `param frozen`, or left out behind `over`: `… over head with opt` trains `head` alone",
+        ));
     }
 }
 

@@ -17,6 +17,7 @@ mod declarations;
 mod device;
 mod errors;
 mod expr;
+mod file_names;
 mod files;
 mod frame;
 mod function;

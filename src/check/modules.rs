@@ -42,6 +42,30 @@ pub(super) fn is_library_module(name: &str) -> bool {
     LIBRARY.iter().any(|(n, _)| *n == name)
 }
 
+/// Letters from which on a word that is nearly a name of the library is taken for it.
+const LONG_WORD: usize = 5;
+
+/// A name of the library that a word without its module stands for, and the module: `fp16_compress` of
+/// `hooks`.
+pub(super) fn near_member(word: &str) -> Option<(&'static str, &'static str)> {
+    let all = || LIBRARY.iter().flat_map(|&(module, text)| declared(text).map(move |name| (module, name)));
+    let is_long = word.chars().count() >= LONG_WORD;
+    let exact = all().find(|(_, name)| *name == word);
+    exact.or_else(|| {
+        let close = is_long.then(|| closest(word, all().map(|(_, name)| name))).flatten()?;
+        all().find(|(_, name)| *name == close)
+    })
+}
+
+/// The names that the text of a library module declares for others.
+fn declared(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|line| {
+        let (word, rest) = line.split_once(' ')?;
+        let is_declaration = matches!(word, "fn" | "model" | "optimizer" | "hook");
+        is_declaration.then(|| rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next())?
+    })
+}
+
 impl Evaluator {
     pub(super) fn use_module(&mut self, cx: &Cx, path: &[Ident], alias: Option<&Ident>, span: Span) -> Eval {
         let (Some(first), Some(last)) = (path.first(), path.last()) else { return Err(Halt::Reported) };

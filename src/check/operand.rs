@@ -115,9 +115,15 @@ impl Evaluator {
                 return Err(self.error(codes::TYPE_MISMATCH, span, format!("expected a tensor, got {kind}")));
             }
         };
-        let is_state = matches!(value, Value::Param(cell) if matches!(cell.kind, SlotKind::State));
         let is_param = matches!(value, Value::Param(_));
         let frame = self.frame(span)?;
+        let is_state = match (value, frame.graph.producer(id).0.op()) {
+            (Value::Param(cell), _) => matches!(cell.kind, SlotKind::State),
+            (_, crate::ops::Op::Read(read)) => {
+                frame.graph.slots.get(read.slot.0 as usize).is_some_and(|s| matches!(s.kind, SlotKind::State))
+            }
+            _ => false,
+        };
         let dtype = frame.graph.ty(id).dtype();
         match frame.compute {
             Some(compute)

@@ -69,6 +69,8 @@ impl Evaluator {
             }
             value => value?,
         };
+        // The right side may write it.
+        let a = self.read_state(a, cx.ast.expr(left).span)?;
         // `and` and `or` leave the right side out where the left one decides.
         match (op, &a) {
             (BinaryOp::And, Value::Bool(false)) | (BinaryOp::Or, Value::Bool(true)) => return Ok(a),

@@ -44,7 +44,7 @@ impl Evaluator {
         }
         let unknown_types = resolver.unknown_types;
         for (name, span, known) in resolver.unknown {
-            self.unknown_name(&name, span, &known);
+            self.unknown_name(Some(&cx.ast), &name, span, &known);
         }
         for ty in unknown_types {
             // Everything that is in scope was tried; this words the message.

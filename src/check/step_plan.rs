@@ -30,17 +30,6 @@ impl Evaluator {
         if let Some(plan) = lock(&compiled.plan).clone() {
             return Ok(plan);
         }
-        if let Some(budget) = compiled.budget.filter(|_| !compiled.graph.shards.is_empty()) {
-            return Err(self.report(
-                Diagnostic::error(
-                    codes::BAD_OPTION,
-                    budget.span,
-                    "`budget` in a step whose model is spread over the ranks",
-                )
-                .note("a budget builds the step again with other regions, and what gathers wait for, and where the gradients of a unit go, is built for the regions that are written")
-                .help("choose what is recomputed by `checkpoint < … >`, a unit or more at a time"),
-            ));
-        }
         let prove = self.settings.planning == Planning::Proved;
         let of_every_order = prove || compiled.ensures.iter().any(|e| e.every_schedule);
         let order = self.settings.order;

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     codes,
     diagnostic::Diagnostic,
-    ir::DType,
+    ir::{DType, SlotKind},
     source::Span,
     syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, Ident, Name, Stmt, StmtId, StmtKind},
 };
@@ -132,6 +132,9 @@ impl Evaluator {
                     bound = self.check_annotation(cx, ty, bound, span)?;
                 }
                 bound = self.settle(cx, bound, span)?;
+                if names.len() > 1 {
+                    bound = self.settle_items(cx, bound, span)?;
+                }
                 self.bind_names(cx, names, bound, span)?;
                 if of_rank {
                     names.iter().for_each(|n| cx.scope.mark_of_rank(&n.name));
@@ -269,6 +272,18 @@ impl Evaluator {
         }
     }
 
+    /// A state of graph code is read where it stands: a later write does not change what an argument or
+    /// an item of a list is. What trains parameters takes them as such.
+    pub(super) fn read_state(&mut self, value: Value, span: Span) -> Eval {
+        match &value {
+            Value::Param(cell) if self.in_graph() && !matches!(cell.kind, SlotKind::Param { .. }) => {
+                let (id, weak) = self.tensor_value(&value, span)?;
+                Ok(self.graph_value(id, weak))
+            }
+            _ => Ok(value),
+        }
+    }
+
     /// What a variable holds of a parameter is its value at that time, except as a field of a
     /// model.
     pub(super) fn settle(&mut self, cx: &Cx, value: Value, span: Span) -> Eval {
@@ -279,12 +294,7 @@ impl Evaluator {
             if self.in_graph() || !items.iter().any(holds_parameter) {
                 return Ok(value);
             }
-            let settled = items.iter().map(|item| self.settle(cx, item.clone(), span));
-            let settled: Arc<Vec<Value>> = Arc::new(settled.collect::<Eval<_>>()?);
-            return Ok(match value {
-                Value::List(_) => Value::List(settled),
-                _ => Value::Tuple(settled),
-            });
+            return self.settle_items(cx, value, span);
         }
         let Value::Param(cell) = &value else { return Ok(value) };
         if self.in_graph() {
@@ -294,6 +304,16 @@ impl Evaluator {
         let cell = Arc::clone(cell);
         let data = self.whole_data(&cell, span)?;
         Ok(Value::Stored(super::value::Stored::new(cell.ty.clone(), data)))
+    }
+
+    fn settle_items(&mut self, cx: &Cx, value: Value, span: Span) -> Eval {
+        let (Value::List(items) | Value::Tuple(items)) = &value else { return Ok(value) };
+        let settled = items.iter().map(|item| self.settle(cx, item.clone(), span));
+        let settled: Arc<Vec<Value>> = Arc::new(settled.collect::<Eval<_>>()?);
+        Ok(match value {
+            Value::List(_) => Value::List(settled),
+            _ => Value::Tuple(settled),
+        })
     }
 
     fn const_stmt(&mut self, cx: &Cx, name: &Ident, value: ExprId) -> Eval {

@@ -7,9 +7,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{
     Evaluator,
     errors::{Eval, Halt},
+    file_names::within,
     frame::FrameKind,
     gradient::Ranks,
-    value::{Cell, Cx, Optimizer, Value, cells_of},
+    value::{Cell, Cx, Model, Optimizer, Value, cells_of},
 };
 use crate::{codes, diagnostic::Diagnostic, ir::Role, source::Span, syntax::ast::ExprId};
 
@@ -107,14 +108,21 @@ impl Evaluator {
     ) -> Eval {
         self.only_in_step("update", span)?;
         let target_span = cx.ast.expr(target).span;
-        let cells = self.expr(cx, target).and_then(|value| self.targets(&value, target_span));
-        let cells = self.part(cells)?;
+        let found = self
+            .expr(cx, target)
+            .and_then(|value| self.targets(&value, target_span).map(|cells| (value, cells)));
+        let found = self.part(found)?;
         let optimizer = self.optimizer_expr(cx, with);
         let optimizer = self.part(optimizer)?;
         let grads_span = cx.ast.expr(grads).span;
         let grads = self.expr(cx, grads)?;
-        let (Some(cells), Some(optimizer)) = (cells, optimizer) else { return Err(Halt::Reported) };
+        let (Some((target, cells)), Some(optimizer)) = (found, optimizer) else {
+            return Err(Halt::Reported);
+        };
         let pairs = match &grads {
+            Value::Model(other) if let Value::Model(model) = &target => {
+                self.of_other_model(&cells, (model, other), target_span, grads_span)?
+            }
             Value::Tree(tree) if tree.is_local => return Err(self.only_local(grads_span)),
             Value::Tree(tree) => {
                 let by_cell: FxHashMap<u64, &Option<Value>> =
@@ -165,6 +173,53 @@ impl Evaluator {
         };
         self.update_cells(&optimizer, pairs, span)?;
         Ok(Value::Unit)
+    }
+
+    /// The parameters of a model in place of the gradients of another one, which has the same form.
+    fn of_other_model(
+        &mut self,
+        cells: &[Arc<Cell>],
+        (model, other): (&Arc<Model>, &Arc<Model>),
+        span: Span,
+        other_span: Span,
+    ) -> Eval<Vec<(Arc<Cell>, Value)>> {
+        let others: Vec<Arc<Cell>> =
+            cells_of(&Value::Model(Arc::clone(other))).into_iter().filter(|c| c.is_trainable()).collect();
+        let form = |cell: &Cell, model: &Model| {
+            let name = cell.name();
+            let rest = within(&name, &model.title()).map(String::from);
+            (rest.unwrap_or_else(|| name.to_string()), cell.ty.shape().to_vec())
+        };
+        let differs = |(a, b): &(&Arc<Cell>, &Arc<Cell>)| form(a, model) != form(b, other);
+        let pair = cells.iter().zip(&others).find(differs);
+        // Where one has more, the first of those.
+        let more = || cells.get(others.len()).or(others.get(cells.len()));
+        let odd: Vec<&Arc<Cell>> = pair.map_or_else(|| more().into_iter().collect(), |(a, b)| vec![a, b]);
+        if !odd.is_empty() {
+            let (title, given) = (model.title(), other.title());
+            let message = format!("`{given}` has other parameters than `{title}`");
+            let odd = odd.iter().map(|cell| format!("`{}` {}", cell.name(), cell.ty));
+            return Err(self.report(
+                Diagnostic::error(codes::GRADIENT, other_span, message)
+                    .secondary(span, "of the same form as this")
+                    .note(format!("the first that differ: {}", odd.collect::<Vec<_>>().join(", "))),
+            ));
+        }
+        let parts = self.parts_of(cells, span)?;
+        let given = self.parts_of(&others, other_span)?;
+        if parts.iter().map(|c| c.ty.shape()).ne(given.iter().map(|c| c.ty.shape())) {
+            let message = format!(
+                "`{}` and `{}` are not spread over the ranks in the same units",
+                other.title(),
+                model.title()
+            );
+            return Err(self.report(
+                Diagnostic::error(codes::SHARD, other_span, message)
+                    .secondary(span, "of the same form as this")
+                    .help("`shard` both alike"),
+            ));
+        }
+        Ok(parts.into_iter().zip(given.into_iter().map(Value::Param)).collect())
     }
 
     pub(super) fn only_in_step(&mut self, what: &str, span: Span) -> Eval<()> {

@@ -150,6 +150,11 @@ impl<'a> Facts<'a> {
         ((value.0 as usize) < self.plan.graph.value_count()).then(|| self.plan.graph.producer(value).0)
     }
 
+    /// Whether a buffer holds a gathered vector.
+    pub fn is_gathered(&self, buffer: BufferId) -> bool {
+        self.maker(buffer).is_some_and(|node| self.plan.graph.gathers(&node).is_some())
+    }
+
     /// The buffer that holds a value of the planned graph.
     pub fn base(&self, value: ValueId) -> ValueId {
         self.bases.get(value.0 as usize).copied().unwrap_or(value)

@@ -9,8 +9,27 @@ use crate::{
     syntax::ast::{Ast, Stmt, StmtKind},
 };
 
-/// Removes the warnings and notes that the program and its modules allow. Errors stay.
+/// Removes the warnings and notes that the program and its modules allow. Errors stay. Words in `allow`
+/// that are no codes are warnings.
 pub fn filter(ast: &Ast, diagnostics: &mut Vec<Diagnostic>) {
+    let allowed = allowed(ast);
+    diagnostics.retain(|d| !allowed.covers(d));
+    diagnostics.extend(unknown_codes(ast));
+}
+
+/// What a program and its modules allow.
+#[derive(Default)]
+pub struct Allowed(Vec<(String, Span)>);
+
+impl Allowed {
+    pub fn covers(&self, d: &Diagnostic) -> bool {
+        let at = d.primary.span;
+        let is_here = |s: &Span| s.file == at.file && s.start <= at.start && at.end <= s.end;
+        d.severity != Severity::Error && self.0.iter().any(|(code, s)| code == d.code.0 && is_here(s))
+    }
+}
+
+pub fn allowed(ast: &Ast) -> Allowed {
     let mut allowed = next_of_each(ast);
     let mut file = None;
     for &id in &ast.body {
@@ -21,17 +40,8 @@ pub fn filter(ast: &Ast, diagnostics: &mut Vec<Diagnostic>) {
             allowed.extend(codes.iter().map(|c| (c.name.to_string(), whole)));
         }
     }
-    let unknown: Vec<Diagnostic> = unknown_codes(ast);
-    diagnostics.retain(|d| {
-        let at = d.primary.span;
-        let is_here = |s: &Span| s.file == at.file && s.start <= at.start && at.end <= s.end;
-        d.severity == Severity::Error || !allowed.iter().any(|(code, s)| code == d.code.0 && is_here(s))
-    });
-    diagnostics.extend(unknown);
+    Allowed(allowed)
 }
-
-/// A code, and the text in which it is allowed.
-type Allowed = (String, Span);
 
 /// Warnings for the words in `allow` that are no codes.
 fn unknown_codes(ast: &Ast) -> Vec<Diagnostic> {
@@ -53,8 +63,9 @@ fn unknown_codes(ast: &Ast) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// What each `allow` covers: the statement or the result that follows it.
-fn next_of_each(ast: &Ast) -> Vec<Allowed> {
+/// What each `allow` covers: the statement or the result that follows it. A code, and the text in which it is
+/// allowed.
+fn next_of_each(ast: &Ast) -> Vec<(String, Span)> {
     let allows = ast.stmts.iter().filter_map(|stmt| match &stmt.kind {
         StmtKind::Allow(codes) => Some((stmt.span, codes)),
         _ => None,

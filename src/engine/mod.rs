@@ -374,7 +374,7 @@ impl Engine {
         }
         let mut evaluator = Evaluator::new(Mode::Run, settings, sources);
         evaluator.diagnostics = session_diagnostics;
-        Session::new(evaluator, None)
+        Session::new(evaluator, None, session::Told::default())
     }
 
     /// How many ranks run what is compiled with these options.

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{CompileOptions, Engine, Session};
+use super::{CompileOptions, Engine, Session, session::Told};
 use crate::{
     check::{Evaluator, Mode, PlanCache, Written, closest},
     codes,
@@ -170,7 +170,8 @@ impl Program {
         let mut evaluator = Evaluator::new(Mode::Run, settings, self.checked.base.clone());
         evaluator.comm = comm;
         evaluator.runner = runner;
-        Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast))))
+        let told = Told::of(&self.checked.whole_ast(), &self.checked.diagnostics);
+        Ok(Session::new(evaluator, Some(Arc::clone(&self.checked.ast)), told))
     }
 
     /// How many ranks the program is compiled for.

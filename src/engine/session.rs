@@ -2,15 +2,19 @@
 
 use std::sync::{Arc, Mutex};
 
+use rustc_hash::FxHashSet;
+
 use super::{
-    CancelToken, Device, DeviceStats, Source, Value, internal_fault,
+    CancelToken, Device, DeviceStats, Source, Value,
+    allow::{self, Allowed},
+    internal_fault,
     stack::{on_big_stack, on_this_stack},
     together,
 };
 use crate::{
     check::{self, Eval, Evaluator, Halt},
     codes,
-    diagnostic::{Diagnostic, Error},
+    diagnostic::{Code, Diagnostic, Error},
     exec::comm::Failure,
     guard,
     plan::Plan,
@@ -61,11 +65,36 @@ pub struct Session {
     /// The definitions of the program are evaluated.
     is_defined: bool,
     inputs: usize,
+    told: Told,
+}
+
+/// What need not be told of a run: what was told when the program was compiled, or later, and what
+/// the program allows.
+#[derive(Default)]
+pub(super) struct Told {
+    allowed: Allowed,
+    seen: FxHashSet<(Code, Span, String)>,
+}
+
+impl Told {
+    /// Of a program, all of whose diagnostics were told.
+    pub fn of(ast: &Ast, diagnostics: &[Diagnostic]) -> Told {
+        let mut told = Told { allowed: allow::allowed(ast), ..Told::default() };
+        for diagnostic in diagnostics {
+            told.is_new(diagnostic);
+        }
+        told
+    }
+
+    /// Whether a diagnostic is news, which it is once.
+    pub fn is_new(&mut self, d: &Diagnostic) -> bool {
+        !self.allowed.covers(d) && self.seen.insert((d.code, d.primary.span, d.message.clone()))
+    }
 }
 
 impl Session {
-    pub(super) fn new(evaluator: Evaluator, program: Option<Arc<Ast>>) -> Session {
-        Session { evaluator, program, is_defined: false, inputs: 0 }
+    pub(super) fn new(evaluator: Evaluator, program: Option<Arc<Ast>>, told: Told) -> Session {
+        Session { evaluator, program, is_defined: false, inputs: 0, told }
     }
 
     /// Runs the whole script, from its first statement.
@@ -137,9 +166,11 @@ impl Session {
             together::join(&mut diagnostics, &self.evaluator.sources);
             return Err(Error::new(diagnostics, Arc::new(self.evaluator.sources.clone())));
         }
+        let ast = Arc::new(ast);
+        let text = Arc::clone(&ast);
         let evaluated = self.guarded(move |ev| {
             ev.effects = true;
-            let value = ev.evaluate(Arc::new(ast))?;
+            let value = ev.evaluate(text)?;
             let shown = match &value {
                 check::value::Value::Unit => None,
                 value => {
@@ -152,6 +183,7 @@ impl Session {
         let mut evaluated = evaluated.inspect_err(|_| self.not_made(bound))?;
         evaluated.diagnostics = diagnostics;
         evaluated.diagnostics.append(&mut self.evaluator.diagnostics);
+        allow::filter(&ast, &mut evaluated.diagnostics);
         together::join(&mut evaluated.diagnostics, &self.evaluator.sources);
         Ok(evaluated)
     }
@@ -265,6 +297,7 @@ impl Session {
     /// Warnings and notes since they were taken last.
     pub fn take_diagnostics(&mut self) -> Vec<Diagnostic> {
         let mut found = std::mem::take(&mut self.evaluator.diagnostics);
+        found.retain(|d| self.told.is_new(d));
         together::join(&mut found, &self.evaluator.sources);
         found
     }

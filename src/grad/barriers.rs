@@ -91,7 +91,8 @@ impl Barriers {
         if !is_bound || !matches!(node.op(), Op::MatMul(_) | Op::Conv2d(_)) {
             return Ok(());
         }
-        let wanted_args = node.args().iter().zip(wanted).filter(|&(_, &w)| w);
+        // The gradient of a bias, the third operand, needs neither of the others.
+        let wanted_args = node.args().iter().zip(wanted).take(2).filter(|&(_, &w)| w);
         let (parameters, data): (Vec<ValueId>, Vec<ValueId>) =
             wanted_args.map(|(&arg, _)| arg).partition(|&arg| pass.is_parameter_like(arg));
         let producers = data.iter().map(|&arg| graph.producer(arg).0);

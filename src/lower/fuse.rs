@@ -187,15 +187,33 @@ impl Fusion<'_> {
     /// and keep two values until then instead of its own one: as in a sum of gradients that come one
     /// after another. What only is viewed later is there already.
     fn would_hold(&self, node: &Node<'_>, producer: &Node<'_>) -> bool {
-        let waits = node.args().iter().any(|&arg| {
-            let (maker, _) = self.viewed(arg);
-            maker.id > producer.id && !is_elementwise(maker.op())
-        });
         let is_number = self.graph.ty(producer.result(0)).elements() == 1;
         if self.launches && is_number {
             return false;
         }
-        waits && !matches!(producer.role(), Role::Update { .. }) && self.reads_several(producer)
+        !matches!(producer.role(), Role::Update { .. })
+            && self.reads_several(producer)
+            && self.waits(node, producer)
+    }
+
+    /// Whether an operand of a node is made later than `producer`: by an op that is not element-wise, or of what
+    /// such an op makes, as a cast of it is.
+    fn waits(&self, node: &Node<'_>, producer: &Node<'_>) -> bool {
+        let mut todo: Vec<ValueId> = node.args().to_vec();
+        for _ in 0..READS {
+            let Some(arg) = todo.pop() else { return false };
+            let (maker, _) = self.viewed(arg);
+            // What is made of nothing is there whenever it is needed.
+            let is_there = maker.args().is_empty();
+            if maker.id <= producer.id || is_there {
+                continue;
+            }
+            if !is_elementwise(maker.op()) {
+                return true;
+            }
+            todo.extend_from_slice(maker.args());
+        }
+        true
     }
 
     /// Whether a node and the element-wise ones that may join it read more than one value as large as

@@ -1,8 +1,11 @@
 //! Decides where the elements of every value lie, and inserts copies where no strides do.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::views::{InView, View, Views};
+use super::{
+    casts::made_at_uses,
+    views::{InView, View, Views},
+};
 use crate::{
     ir::{Cursor, Graph, Node, NodeId, Output, Phase, Role, SlotId, ValueId},
     ops::{Alias, Copy, Layout, Op, OpError},
@@ -39,10 +42,13 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
     };
     let mut values = vec![ValueId(0); old.value_count()];
     let mut nodes = vec![NodeId(0); old.len()];
+    let casts = made_at_uses(old);
     // Outputs that are the old value of a persistent tensor are copied before it is written.
     let mut outputs: Vec<Option<ValueId>> = vec![None; old.outputs.len()];
+    let mut written = FxHashSet::default();
     for node in old.nodes() {
         if let Op::Write(write) = node.op() {
+            written.insert(write.slot);
             for (output, copy) in old.outputs.iter().zip(&mut outputs).filter(|(_, copy)| copy.is_none()) {
                 let is_made = old.producer(output.value).0.id < node.id;
                 let value = values[output.value.0 as usize];
@@ -56,6 +62,14 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
         let mut stamp = node.stamp();
         if let Role::Backward { of, call } = node.role() {
             stamp.role = Role::Backward { of: nodes[of.0 as usize], call };
+        }
+        for (k, old_arg) in node.args().iter().enumerate() {
+            // Operands that are one value stay one.
+            if casts.get(old_arg).is_some_and(|&first| first != node.id)
+                && let Some(same) = node.args().iter().position(|a| a == old_arg)
+            {
+                args[k] = if same < k { args[same] } else { pass.again(args[k])? };
+            }
         }
         pass.prepare_operands(&node, stamp, &mut args)?;
         pass.laid.graph.cursor = stamp;
@@ -80,7 +94,13 @@ pub(super) fn lay_out(old: &Graph) -> Result<Laid, OpError> {
         let is_dense = place.layout.is_dense(pass.laid.graph.ty(value).shape());
         let value = match copy {
             Some(copy) => copy,
-            None if is_dense && !is_constant => value,
+            // A view of an old value may be made behind the write.
+            None if is_dense
+                && !is_constant
+                && !pass.reads(value).is_some_and(|slot| written.contains(&slot)) =>
+            {
+                value
+            }
             None => pass.copy(value, output_stamp(output))?,
         };
         pass.laid.graph.outputs.push(Output { value, ..output.clone() });
@@ -154,6 +174,16 @@ impl Pass {
             }
         }
         Ok(())
+    }
+
+    /// What the maker of a value makes, made once more.
+    fn again(&mut self, value: ValueId) -> Result<ValueId, OpError> {
+        let maker = self.laid.graph.producer(value).0;
+        let (stamp, op, args) = (maker.stamp(), maker.op().clone(), maker.args().to_vec());
+        self.laid.graph.cursor = stamp;
+        let id = self.laid.graph.push(op, &args)?;
+        self.put(id)?;
+        Ok(self.laid.graph.node(id).result(0))
     }
 
     /// The persistent tensor whose old value this is a view of.

@@ -6,6 +6,7 @@
 #![allow(clippy::indexing_slicing)]
 
 mod build;
+mod casts;
 mod fuse;
 mod gather;
 mod kinds;
@@ -18,9 +19,11 @@ mod views;
 
 use std::sync::Arc;
 
+use gather::Which;
+
 use crate::{
     ir::{Graph, Role, verify},
-    ops::OpError,
+    ops::{Op, OpError},
     plan::{BufferKind, Instruction, Kernel, Plan, Target},
     schedule::{self, BufferId, OpId, OrderKind, ScheduleGraph},
 };
@@ -37,9 +40,14 @@ pub struct PlanOptions {
 pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
     let plan = plan_regions(graph, name, options)?;
     // Of a model that is spread over ranks, units whose backward pass comes next.
-    let Some(kept) = gather::kept_once(graph) else { return Ok(plan) };
-    let other = plan_regions(&kept, name, options)?;
-    Ok(if other.peak_bytes() <= plan.peak_bytes() { other } else { plan })
+    for which in [Which::All, Which::Recomputed] {
+        let Some(kept) = gather::kept_once(graph, which) else { break };
+        let other = plan_regions(&kept, name, options)?;
+        if other.peak_bytes() <= plan.peak_bytes() {
+            return Ok(other);
+        }
+    }
+    Ok(plan)
 }
 
 fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
@@ -55,6 +63,13 @@ fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan
     // Collectives go on beside other work. The worst order and the written one stay what they are.
     if !matches!(options.schedule.order, OrderKind::Witness | OrderKind::Source) {
         let waits = |op: OpId| matches!(kernels.get(op.0 as usize), Some(Kernel::Wait { .. }));
+        let starts =
+            |op: OpId| matches!(laid.graph.node(op_nodes[op.0 as usize]).op(), Op::CollectiveStart(_));
+        if options.schedule.order == OrderKind::Best {
+            let collectives = schedule::Collectives { starts: &starts, waits: &waits };
+            let time_limit = options.schedule.time_limit;
+            schedule::work_beside(&schedule_graph, &mut schedule, &collectives, time_limit);
+        }
         schedule::wait_late(&schedule_graph, &mut schedule, &waits);
     }
     // Searches end early where the host asks them to: what they leave is no plan to keep.

@@ -127,4 +127,10 @@ impl Graph {
     pub fn matmul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, OpError> {
         self.value(MatMul, &[a, b])
     }
+
+    /// `x @ w.T + b` as one op, for x: [m, k], w: [n, k] and b: [n].
+    pub fn linear(&mut self, x: ValueId, w: ValueId, b: ValueId) -> Result<ValueId, OpError> {
+        let w = self.transpose_last(w)?;
+        self.value(MatMul, &[x, w, b])
+    }
 }

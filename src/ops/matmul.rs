@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::{GradNode, Gradient, Memory, OpError, Operation, expect_args};
+use super::{GradNode, Gradient, Memory, OpError, Operation, ReduceKind};
 use crate::{
     exec::cpu::{Call, matmul},
     ir::{DType, Graph, Type},
@@ -9,6 +9,10 @@ use crate::{
 /// `[…, m, k] @ […, k, n] -> […, m, n]`: operands of the same rank, at least 2, with the same
 /// leading axes (broadcasting and products with vectors are made of views before). Any strides.
 /// Accumulates f16 and bf16 in f32; k = 0 gives zeros.
+///
+/// A product of two matrices may have a third operand, the bias: `[n]` is added to each row of the
+/// sums before these are rounded to the dtype. f32 and f64 are what they are summed in: there it is
+/// the product and then the sum, to the bit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MatMul;
 
@@ -18,7 +22,9 @@ impl Operation for MatMul {
     }
 
     fn infer(&self, _graph: &Graph, args: &[&Type]) -> Result<Vec<Type>, OpError> {
-        let [a, b] = expect_args(self.name(), args)?;
+        let &[a, b, ref bias @ ..] = args else {
+            return Err(OpError::new("internal: `matmul` takes 2 or 3 operands"));
+        };
         let fault = |why: &str| OpError::new(format!("`matmul` of {a} and {b}: {why}"));
         if a.dtype() != b.dtype() {
             return Err(
@@ -42,17 +48,34 @@ impl Operation for MatMul {
             return Err(fault("the leading axes differ"));
         }
         let shape: Vec<usize> = lead_a.iter().copied().chain([*m, *n]).collect();
-        Ok(vec![a.with_shape(shape)?])
+        let result = a.with_shape(shape)?;
+        match *bias {
+            [] => {}
+            [bias] if result.rank() == 2 && bias.dtype() == a.dtype() && bias.shape() == [*n] => {}
+            [bias] => {
+                return Err(fault(&format!(
+                    "a bias goes with two matrices and is {}[{n}], not {bias}",
+                    a.dtype()
+                )));
+            }
+            _ => return Err(OpError::new("internal: `matmul` takes 2 or 3 operands")),
+        }
+        Ok(vec![result])
     }
 
     fn grad(&self, graph: &mut Graph, at: &GradNode<'_>) -> Result<Gradient, OpError> {
-        let Some(g) = at.cotangent(0) else { return Ok(Gradient::Args(vec![None, None])) };
+        let mut cotangents = vec![None; at.args.len()];
+        let Some(g) = at.cotangent(0) else { return Ok(Gradient::Args(cotangents)) };
         let (a, b) = (at.arg(0)?, at.arg(1)?);
         if !graph.ty(a).dtype().is_float() {
             return Ok(Gradient::Zero);
         }
-        let mut cotangents = vec![None, None];
-        if let [da, db] = cotangents.as_mut_slice() {
+        if let [da, db, of_bias @ ..] = cotangents.as_mut_slice() {
+            if let [of_bias] = of_bias
+                && at.wants(2)
+            {
+                *of_bias = Some(graph.reduce(ReduceKind::Sum, g, &[0])?);
+            }
             if at.wants(0) {
                 let bt = graph.transpose_last(b)?;
                 *da = Some(graph.matmul(g, bt)?);
@@ -71,12 +94,13 @@ impl Operation for MatMul {
 
     fn flops(&self, args: &[&Type], results: &[&Type]) -> f64 {
         let k = args.first().and_then(|a| a.shape().last()).copied().unwrap_or(0);
-        results.iter().map(|t| 2.0 * t.elements() as f64 * k as f64).sum()
+        let per_element = 2.0 * k as f64 + args.len().saturating_sub(2) as f64;
+        results.iter().map(|t| t.elements() as f64 * per_element).sum()
     }
 
     fn workspace(&self, args: &[&Type], _results: &[&Type]) -> u64 {
         match args {
-            [a, b] => matmul::workspace(a, b),
+            [a, b, ..] => matmul::workspace(a, b),
             _ => 0,
         }
     }

@@ -3,6 +3,7 @@
 //! `index` checks every id of a graph once; the passes behind it index its arrays by them.
 #![allow(clippy::indexing_slicing)]
 
+mod beside;
 mod bound;
 mod candidates;
 mod choose;
@@ -30,6 +31,7 @@ mod worst;
 
 use std::time::Duration;
 
+pub use beside::{Collectives, work_beside};
 pub use bound::{Bound, lower_bound};
 pub use choose::{Planned, schedule_with_copies};
 pub use graph::{

@@ -516,8 +516,11 @@ impl<'s> Builder<'s> {
                 _ => ("state", "the body of a model, or at the top of the body of an optimizer or hook"),
             };
             let message = format!("`{word}` does not belong here");
-            let error = Diagnostic::error(codes::MISPLACED, stmt.span, message)
+            let mut error = Diagnostic::error(codes::MISPLACED, stmt.span, message)
                 .help(format!("`{word}` stands in {place}"));
+            if word == "state" {
+                error = error.note("a state that no branch uses takes no memory");
+            }
             self.report(error);
             self.forget(id);
         }

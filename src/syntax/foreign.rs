@@ -16,7 +16,10 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
         "var" | "val" | "mut" | "auto" => {
             "names are bound by `let x = …`, and given another value by `x = …`"
         }
-        "None" | "null" | "nil" => "there is no null value: leave the argument out, or use `if`",
+        "None" | "none" | "null" | "nil" => {
+            "there is no null value: leave the argument out, or use `if`; `x[:, new]` adds an axis"
+        }
+        "newaxis" => "`x[:, new]` adds an axis",
         "True" => "write `true`",
         "False" => "write `false`",
         "self" | "this" => "the fields of a model are used by their bare names",

@@ -177,7 +177,11 @@ fn bound_names(text: &str) -> (Vec<(&str, u32, u32)>, bool) {
             Token::Equal if after_comma => expects == Expects::Names,
             _ => expects == Expects::Name || (expects == Expects::Names && pending.is_empty()),
         };
-        after_comma = token == Token::Comma;
+        let is_next_name = std::mem::replace(&mut after_comma, token == Token::Comma);
+        // `let y, use = …`: a reserved word where a name belongs.
+        if is_next_name && expects == Expects::Names && token.word().is_some() {
+            continue;
+        }
         match token {
             Token::Comment(_) => continue,
             Token::Newline | Token::Semicolon | Token::OpenBrace | Token::CloseBrace => {
@@ -258,6 +262,7 @@ mod tests {
         assert_eq!(names("let a, b = c + d"), "a b");
         assert_eq!(names("let a: f32[n] = = 3"), "a");
         assert_eq!(names("let a +"), "a");
+        assert_eq!(names("let a, use, b = f(x)"), "a b");
         assert_eq!(names("fn f(x, y) {\n let z = x\n q = z == y\n}"), "f z q");
         assert_eq!(names("use a.b as c\nuse d"), "c d");
         assert_eq!(names("for i, (j in k { param frozen w: f32 = 3; optimizer o }"), "i j w o");

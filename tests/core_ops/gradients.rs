@@ -178,6 +178,34 @@ fn products() {
         },
         &[x(&[3, 2], 1)],
     );
+    let inputs = [x(&[5, 3], 1), x(&[4, 3], 2), x(&[4], 3)];
+    check_twice(&|graph, args| graph.linear(args[0], args[1], args[2]), &inputs);
+    // The bias is not dense, and no parameter of its own.
+    check_twice(
+        &|graph, args| {
+            let t = graph.transpose_last(args[0])?;
+            let column =
+                [SliceRange { start: 0, step: 1, size: 4 }, SliceRange { start: 1, step: 1, size: 1 }];
+            let b = graph.value(Slice { ranges: column.into() }, &[args[1]])?;
+            let b = graph.reshape(b, &[4])?;
+            graph.linear(t, args[1], b)
+        },
+        &[x(&[3, 5], 1), x(&[4, 3], 2)],
+    );
+}
+
+#[test]
+fn the_gradient_of_a_bias_needs_no_product() {
+    let inputs = [x(&[5, 3], 1), x(&[4, 3], 2), x(&[4], 3)];
+    let graph = graph(&inputs, &|graph, args| {
+        let y = graph.linear(args[0], args[1], args[2])?;
+        let one = graph.splat_like(y, 1.0)?;
+        let grads = gradients(graph, &[(y, one)], &args[2..]).map_err(|e| e.error)?;
+        Ok(grads.into_iter().flatten().collect())
+    });
+    assert_eq!(graph.nodes().filter(|node| matches!(node.op(), Op::MatMul(_))).count(), 1);
+    let outputs = run_executable(&mut executable(&graph), &mut [], &inputs).outputs;
+    assert_eq!(values(&outputs[0]), [5.0; 4]);
 }
 
 /// The gradient of Σ f(x), for f64 values.

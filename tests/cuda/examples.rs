@@ -115,3 +115,54 @@ fn budget() {
     // Small enough that some layers are computed again.
     conforms("budget.tg", &changes, &["DEPTH=6", "C=4", "BATCH=16", "BUDGET=250000"]);
 }
+
+/// Layers of convolutions with strides, groups and one channel; `$OPEN` and `$CLOSE` stand around each.
+const LAYERS: &str = "\
+use nn
+use optim
+model Layer(c_in: int, c_out: int, kernel: int, stride: int, groups: int) {
+  let conv = nn.Conv2d(c_in, c_out, kernel: kernel, stride: stride, padding: kernel // 2, groups: groups)
+  fn forward(x) = relu(conv(x))
+}
+model Net() {
+  let layers = [Layer(1, 24, 5, 1, 1), Layer(24, 40, 3, 2, 2), Layer(40, 40, 1, 1, 1), Layer(40, 18, 3, 1, 1)]
+  fn forward(x) {
+    let h = x
+    for layer in layers {
+      h = $OPEN layer(h) $CLOSE
+    }
+    h
+  }
+}
+let net = Net() in DTYPE
+let opt = optim.sgd(net, lr: 1e-2)
+step train(x: DTYPE[2, 1, 16, 16]) {
+  let cost = mean(square(f32(net(x)) - 1.0))
+  minimize cost over net with opt
+  return cost
+}
+let x = DTYPE(normal([2, 1, 16, 16]))
+for i in 0..4 { print(\"step {i}: {train(x)}\") }
+let total = 0.0
+for layer in net.layers { total = total + float(sum(abs(f32(layer.conv.w)))) }
+print(\"weights {total}\")
+";
+
+#[test]
+fn convolutions_in_halves() {
+    if softdevice::folder().is_none() {
+        return;
+    }
+    for dtype in ["bf16", "f16"] {
+        let folder = Folder::new("cuda-halves");
+        let text = LAYERS.replace("DTYPE", dtype);
+        folder.file("plain.tg", text.replace("$OPEN", "").replace("$CLOSE", ""));
+        folder.file("checkpoint.tg", text.replace("$OPEN", "checkpoint <").replace("$CLOSE", ">"));
+        let plain = run(&folder, "plain.tg", &[], "cuda", &[]);
+        assert_eq!(plain.lines().count(), 5, "{plain}");
+        for variable in [("SOFTDEVICE_ORDER", "1"), ("SOFTDEVICE_ORDER", "2"), ("TG_CUDA_CHECK", "1")] {
+            let other = run(&folder, "checkpoint.tg", &[], "cuda", &[variable]);
+            assert_eq!(plain, other, "{dtype}, {variable:?}");
+        }
+    }
+}

@@ -114,6 +114,40 @@ fn one_line_of_a_session_compiles_nothing() {
     assert_eq!(calls.get("nvrtcCompileProgram").unwrap_or(&0), &1, "a step: {calls:?}");
 }
 
+/// Kernels and products of a step that returns a product with this bias, and whether the result is right.
+fn with_bias(dtype: &str, bias: &str) -> Option<(usize, usize)> {
+    let folder = Folder::new("cuda-bias");
+    let text = format!(
+        "step f(x: {dtype}[8, 16], w: {dtype}[24, 16], b: {dtype}[25]) {{ return linear(x, w, {bias}) }}\n\
+         let x, w, b = ({dtype}(normal([8, 16])), {dtype}(normal([24, 16])), {dtype}(normal([25])))\n\
+         let sum = f32(x) @ f32(w).T + f32({bias})\n\
+         print(\"{{max(abs(f32(f(x, w, b)) - sum)) < 0.1}}\")\n"
+    );
+    folder.file("f.tg", text);
+    let mut command = softdevice::command()?;
+    command.current_dir(&folder.0).args(["run", "--device", "cuda", "--stats", "f.tg"]);
+    let output = command.output().expect("the command starts");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out.contains("true"), "{out}{err}");
+    let line = err.lines().find(|line| line.contains("`f`")).unwrap_or_else(|| panic!("{err}"));
+    let words: Vec<&str> = line.split([' ', ',', '(']).filter(|word| !word.is_empty()).collect();
+    let count = |name: &str| {
+        let at = words.iter().position(|word| *word == name).unwrap_or_else(|| panic!("{line}"));
+        words[at - 1].parse().expect("a number")
+    };
+    Some((count("kernels"), count("products")))
+}
+
+#[test]
+fn a_product_takes_its_bias_along_where_the_library_can() {
+    for dtype in ["f32", "f16", "bf16", "f64"] {
+        let Some(aligned) = with_bias(dtype, "b[..24]") else { return };
+        // Where it cannot, the product is added to rows of the bias: the stand-in takes none in f64.
+        assert_eq!(aligned, (usize::from(dtype == "f64"), 1), "{dtype}");
+        assert_eq!(with_bias(dtype, "b[1..]"), Some((1, 1)), "{dtype}");
+    }
+}
+
 #[test]
 fn tf32_is_used_where_it_is_asked_for() {
     let folder = Folder::new("cuda-tf32");

@@ -19,6 +19,7 @@ mod launches;
 mod network_ops;
 #[path = "../support/programs.rs"]
 mod programs;
+mod script;
 mod sizes;
 #[path = "../tensor_functions.rs"]
 mod tensor_functions;

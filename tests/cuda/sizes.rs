@@ -176,31 +176,90 @@ fn attention_and_gradient(
     Ok(results)
 }
 
+/// A convolution of `images` with `channels` planes of `input`, by square filters.
+#[derive(Clone, Copy)]
+struct Filter {
+    images: usize,
+    channels: usize,
+    input: (usize, usize),
+    outputs: usize,
+    kernel: usize,
+    /// Stride, padding, dilation.
+    geometry: [usize; 3],
+    groups: usize,
+}
+
+impl Filter {
+    fn compare(self, dtype: DType) {
+        let Filter { images, channels, input, outputs, kernel, geometry, groups } = self;
+        let [stride, padding, dilation] = geometry.map(|size| (size, size));
+        let shape = ConvShape { stride, padding, dilation, groups };
+        let weight = [outputs, channels / groups, kernel, kernel];
+        let x = noise(dtype, &[images, channels, input.0, input.1], 1);
+        compare(&[x, noise(dtype, &weight, 2), noise(dtype, &[outputs], 3)], false, &|graph, args| {
+            let &[x, w, _] = args else { return Err(OpError::new("three operands")) };
+            let y = graph.value(Conv2d { shape }, args)?;
+            let dx = graph.value(Conv2dGradInput { shape, input }, &[w, y])?;
+            let dw = graph.value(Conv2dGradWeight { shape, kernel: (kernel, kernel) }, &[x, y])?;
+            Ok(vec![y, dx, dw])
+        });
+    }
+}
+
+fn filter(images: usize, channels: usize, input: (usize, usize), outputs: usize, kernel: usize) -> Filter {
+    Filter { images, channels, input, outputs, kernel, geometry: [1, 0, 1], groups: 1 }
+}
+
 #[test]
 fn convolutions_over_several_tiles_and_segments() {
-    // (images, channels, height, outputs, kernel, stride, padding, dilation, groups)
-    let cases = [
-        (3, 6, 33, 70, 3, 1, 1, 1, 1),
-        (2, 8, 20, 8, 3, 2, 1, 1, 8),
-        (2, 12, 17, 10, 2, 3, 0, 2, 2),
-        (4, 16, 28, 32, 1, 1, 0, 1, 1),
-    ];
-    for dtype in [DType::F32, DType::BF16, DType::F64] {
-        for (n, c, h, o, kernel, stride, padding, dilation, groups) in cases {
-            let pair = |x| (x, x);
-            let shape =
-                ConvShape { stride: pair(stride), padding: pair(padding), dilation: pair(dilation), groups };
-            let weight = [o, c / groups, kernel, kernel];
-            let args = [noise(dtype, &[n, c, h, h + 1], 1), noise(dtype, &weight, 2), noise(dtype, &[o], 3)];
-            compare(&args, false, &|graph, args| {
-                let &[x, w, _] = args else { return Err(OpError::new("three operands")) };
-                let y = graph.value(Conv2d { shape }, args)?;
-                let dx = graph.value(Conv2dGradInput { shape, input: (h, h + 1) }, &[w, y])?;
-                let dw = graph.value(Conv2dGradWeight { shape, kernel: pair(kernel) }, &[x, y])?;
-                Ok(vec![y, dx, dw])
-            });
+    for dtype in [DType::F32, DType::BF16, DType::F64, DType::F16] {
+        Filter { geometry: [1, 1, 1], ..filter(3, 6, (33, 34), 70, 3) }.compare(dtype);
+        Filter { geometry: [2, 1, 1], groups: 8, ..filter(2, 8, (20, 21), 8, 3) }.compare(dtype);
+        Filter { geometry: [3, 0, 2], groups: 2, ..filter(2, 12, (17, 18), 10, 2) }.compare(dtype);
+    }
+}
+
+/// One channel and many, channels and places that are no multiples of a tile, groups, filters that skip places.
+#[test]
+fn convolutions_by_tensor_cores() {
+    for dtype in [DType::BF16, DType::F16] {
+        Filter { geometry: [1, 2, 1], ..filter(3, 1, (20, 21), 24, 5) }.compare(dtype);
+        Filter { geometry: [2, 1, 1], groups: 2, ..filter(2, 40, (11, 12), 36, 3) }.compare(dtype);
+        Filter { geometry: [2, 3, 2], groups: 3, ..filter(1, 51, (13, 9), 33, 3) }.compare(dtype);
+        Filter { geometry: [3, 0, 1], ..filter(2, 16, (10, 14), 17, 1) }.compare(dtype);
+        Filter { geometry: [1, 2, 2], ..filter(1, 130, (9, 10), 140, 3) }.compare(dtype);
+        Filter { geometry: [2, 1, 1], ..filter(9, 8, (23, 22), 9, 3) }.compare(dtype);
+        // Strides that leave places out which no tap sees, that share factors with dilations, or are long.
+        Filter { geometry: [2, 0, 1], ..filter(2, 20, (12, 9), 30, 1) }.compare(dtype);
+        Filter { geometry: [4, 1, 2], ..filter(2, 9, (19, 22), 21, 4) }.compare(dtype);
+        Filter { geometry: [3, 4, 1], ..filter(2, 12, (11, 8), 16, 5) }.compare(dtype);
+        Filter { geometry: [5, 1, 1], ..filter(1, 12, (16, 13), 11, 3) }.compare(dtype);
+        Filter { geometry: [4, 0, 4], ..filter(1, 12, (15, 14), 19, 3) }.compare(dtype);
+    }
+    // As many tiles as make them large.
+    Filter { geometry: [2, 0, 1], ..filter(2, 16, (182, 182), 129, 1) }.compare(DType::BF16);
+}
+
+/// With enough pixels for products, with fewer, with one; one image.
+#[test]
+fn convolutions_of_single_pixels() {
+    for dtype in [DType::F32, DType::BF16, DType::F16, DType::F64] {
+        for (images, side) in
+            [(4, (28, 29)), (3, (7, 8)), (1, (7, 8)), (3, (7, 9)), (2, (3, 5)), (70, (1, 1))]
+        {
+            filter(images, 24, side, 20, 1).compare(dtype);
         }
-        let shape = PoolShape { kernel: (3, 2), stride: (2, 1), padding: (1, 0) };
+        Filter { groups: 2, ..filter(2, 24, (7, 8), 20, 1) }.compare(dtype);
+        Filter { geometry: [1, 1, 1], ..filter(2, 24, (7, 8), 20, 1) }.compare(dtype);
+        // Sums long enough to be divided through the workspace.
+        filter(2, 1100, (7, 8), 20, 1).compare(dtype);
+    }
+}
+
+#[test]
+fn pools_have_the_bits_of_the_cpu() {
+    let shape = PoolShape { kernel: (3, 2), stride: (2, 1), padding: (1, 0) };
+    for dtype in [DType::F32, DType::BF16, DType::F64] {
         compare(&[noise(dtype, &[2, 3, 31, 30], 1)], true, &|graph, args| {
             let y = graph.value(MaxPool2d { shape }, args)?;
             let x = args.first().copied().unwrap_or(y);

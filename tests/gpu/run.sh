@@ -44,7 +44,7 @@ within() { # within MOST COMMAND…: no longer than MOST seconds, nor than what 
   local left=$((limit - SECONDS)) most=$1
   shift
   [ "$left" -gt 1 ] || return 124
-  timeout $((left < most ? left : most)) "$@" 2>>"$log"
+  timeout $((left < most ? left : most)) "$@"
 }
 now() { date +%s.%N; }
 since() { awk -v a="$1" -v b="$(now)" 'BEGIN { printf "%.2f", b - a }'; }
@@ -54,10 +54,11 @@ if [ $software = 1 ]; then
   export TG_CUDA_LIBRARIES=$work/device TG_CACHE_DIR=$work/cache
   gpt=(LAYERS=2 D=32 HEADS=2 CONTEXT=16 BATCH=2 VOCABULARY=50) steps=4
   blocks=(DEPTH=5 C=16 BATCH=3 SIZE=5 LR=1e-5)
-  filter=training
+  convnet=(C=8 BLOCKS=1 CLASSES=10 BATCH=2 SIZE=32)
+  filter=products
 else
   export TG_TEST_REAL_GPU=1
-  gpt=() steps=20 blocks=() filter=""
+  gpt=() steps=20 blocks=() convnet=() filter=""
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader >>"$log" 2>&1
 fi
 device=$("$tg" devices 2>&1 | tee -a "$log" | grep '^cuda:0')
@@ -67,7 +68,7 @@ row device "${device#cuda:0 }" ""
 # Conformance: the cases of the CPU, in planned and in guarded memory. What runs the command on the software
 # device is left out.
 start=$(now)
-within 90 "$cuda" $filter --skip devices:: --skip collectives:: --skip examples:: --skip flights:: --skip launches:: >"$work/conformance" 2>&1
+within 90 "$cuda" $filter --skip devices:: --skip collectives:: --skip examples:: --skip flights:: --skip launches:: --skip script:: >"$work/conformance" 2>&1
 status=$?
 cat "$work/conformance" >>"$log"
 result=$(grep '^test result' "$work/conformance" | sed 's/test result: //; s/; 0 ignored.*//')
@@ -80,7 +81,7 @@ example() { # example FILE SETS…
   local file=$1 sets=() start
   shift
   for set in "$@"; do sets+=(--set "$set"); done
-  within 60 "$tg" run --device cpu "$root/examples/$file" "${sets[@]}" >"$work/cpu"
+  within 60 "$tg" run --device cpu "$root/examples/$file" "${sets[@]}" >"$work/cpu" 2>>"$log"
   start=$(now)
   if within 60 "$tg" run --device cuda --stats "$root/examples/$file" "${sets[@]}" >"$work/cuda" 2>"$work/stats"; then
     cat "$work/stats" >>"$log"
@@ -101,7 +102,7 @@ fi
 gpus=$("$tg" devices 2>>"$log" | grep -c '^cuda:')
 if [ "$gpus" -gt 1 ]; then
   ranks=$((gpus < 4 ? gpus : 4)) start=$(now)
-  within 60 "$tg" run --world $ranks --device cpu "$root/examples/ranks.tg" >"$work/cpu"
+  within 60 "$tg" run --world $ranks --device cpu "$root/examples/ranks.tg" >"$work/cpu" 2>>"$log"
   if within 60 "$tg" run --world $ranks --device cuda --stats "$root/examples/ranks.tg" >"$work/cuda" 2>"$work/stats"; then
     cat "$work/stats" >>"$log"
     row "NCCL, $ranks ranks" "$(since "$start") s" "$(cat "$work/cuda"); the CPU: $(cat "$work/cpu");$(grep -m1 -o '[0-9]* collectives.*' "$work/stats")"
@@ -133,14 +134,17 @@ timed "gpt, replayed" "$here/gpt.tg" 1 "${gpt[@]}"
 timed "gpt, eager" "$here/gpt.tg" 0 "${gpt[@]}"
 timed "blocks, replayed" "$root/examples/blocks.tg" 1 "${blocks[@]}"
 timed "blocks, eager" "$root/examples/blocks.tg" 0 "${blocks[@]}"
+timed "convnet, bf16, replayed" "$here/convnet.tg" 1 "${convnet[@]}"
 row "blocks, plan" "$("$tg" plan --target cuda --json "$root/examples/blocks.tg" 2>>"$log" |
   grep -m1 -o '"peak_bytes": *[0-9]*' | grep -o '[0-9]*' | awk '{ printf "%.1f MiB", $1 / 1048576 }')" "peak at full size"
 
 if [ $software = 0 ] && python3 -c 'import torch' 2>/dev/null; then
-  row "gpt, PyTorch eager" "$(within 60 python3 "$here/torch_steps.py" | tail -1)" ""
-  row "gpt, PyTorch compiled" "$(within 90 python3 "$here/torch_steps.py" --compile | tail -1)" ""
+  torch() { within "$1" python3 "$here/torch_steps.py" "${@:2}" 2>>"$log" | tail -1; }
+  row "gpt, PyTorch eager" "$(torch 60)" ""
+  row "convnet, PyTorch eager" "$(torch 60 --convolutions)" ""
+  row "gpt, PyTorch compiled" "$(torch 90 --compile)" ""
 else
-  row "gpt, PyTorch" "not installed" ""
+  row "PyTorch" "not installed" ""
 fi
 
 echo

@@ -17,10 +17,16 @@ fn unknown_names_suggest() {
         (
             "let a = None",
             "1: TG0201 unknown name `None`",
-            "there is no null value: leave the argument out, or use `if`",
+            "there is no null value: leave the argument out, or use `if`; `x[:, new]` adds an axis",
+        ),
+        (
+            "fn f(c: bool) {\n  if c { let x = 1 } else { let y = 2 }\n  y\n}\nf(false)",
+            "3: TG0201 unknown name `y`",
+            "bind it by the choice itself: `let y = if condition { … } else { … }`",
         ),
         ("nn.Linear(1, 2)", "1: TG0201 unknown name `nn`", "write `use nn` at the top of the file"),
         ("use nn\nnn.Liner(1, 2)", "2: TG0202 the module `nn` has no `Liner`", "did you mean `Linear`?"),
+        ("use nn\nnn.LSTM(1, 2)", "2: TG0202 the module `nn` has no `LSTM`", "did you mean `LSTMCell`?"),
         ("let x = ones([2])\nx.item()", "2: TG0202 a tensor f32[2] has no field `item`", "write `float(x)`"),
         ("use optmi", "1: TG0203 unknown module `optmi`", "did you mean `optim`?"),
         ("fn f(x: flot) = x\nf(1)", "1: TG0201 unknown type `flot`", "did you mean `float`?"),
@@ -29,6 +35,44 @@ fn unknown_names_suggest() {
     for (text, message, help) in cases {
         assert_eq!(wrong(text), (message.to_string(), help.to_string()), "{text}");
     }
+}
+
+#[test]
+fn losses_need_targets_of_one_shape() {
+    let shapes = [
+        (
+            "loss.mse(ones([4, 1]), ones([4]))",
+            "mse needs a target of the shape of the prediction, [4, 1], got [4]",
+        ),
+        (
+            "loss.l1(ones([4, 1]), ones([3]))",
+            "l1 needs a target of the shape of the prediction, [4, 1], got [3]",
+        ),
+        (
+            "loss.bce_with_logits(ones([2]), ones([2, 2]))",
+            "bce_with_logits needs a target of the shape of the prediction, [2], got [2, 2]",
+        ),
+        (
+            "loss.cross_entropy(ones([4, 4]), zeros([2, 2], dtype: i32))",
+            "cross_entropy needs a label for each row of logits: logits [4, 4] go with labels [4], got [2, 2]",
+        ),
+        (
+            "metrics.accuracy(ones([4, 4]), zeros([4, 1], dtype: i32))",
+            "accuracy needs a label for each row of logits: logits [4, 4] go with labels [4], got [4, 1]",
+        ),
+    ];
+    for (call, message) in shapes {
+        assert_eq!(
+            check(&format!("use loss\nuse metrics\n{call}")),
+            format!("3: TG0406 {message}"),
+            "{call}"
+        );
+    }
+    // A number stands for all of them.
+    assert_eq!(
+        run("use loss\nprint(loss.mse(ones([4, 1]), 0.5), loss.huber(ones([2]), sum(ones([1]))))"),
+        "0.25 0.0"
+    );
 }
 
 #[test]

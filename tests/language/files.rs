@@ -201,7 +201,10 @@ print(file["opt.v.net.w"].shape)
         help("use nn\nlet net = nn.Linear(2, 2) in bf16\nload(\"a.safetensors\", net)"),
         "it was saved as f32: make the model with that dtype, `… in f32`"
     );
-    assert!(help("use nn\nlet other = nn.Linear(2, 2)\nload(\"a.safetensors\", other)").contains("net.w"));
+    assert!(
+        help("use nn\nlet other = nn.Linear(2, 2)\nload(\"a.safetensors\", other)")
+            .contains("`load(…, net: other)`")
+    );
     // A tensor is a value, which `load` cannot change.
     let tensor = "let y = ones([2])\nload(\"a.safetensors\", y: y)";
     assert_eq!(
@@ -212,6 +215,51 @@ print(file["opt.v.net.w"].shape)
         help(tensor),
         "a tensor is a value: bind what the file holds, `let y = load(\"file.safetensors\").y`"
     );
+}
+
+#[test]
+fn a_model_is_loaded_into_a_variable_of_another_name() {
+    let directory = folder("names");
+    let text = r#"
+use nn
+use optim
+model Pair() {
+  let a = nn.Linear(2, 2)
+  let b = nn.Linear(2, 2)
+  fn forward(x) = b(a(x))
+}
+let NAME = Pair()
+let opt = optim.sgd(NAME, lr: 0.1, momentum: 0.9)
+step train(x: f32[4, 2]) { minimize sum(square(NAME(x))) over NAME with opt }
+"#;
+    let program = |name: &str, rest: &str| run_in(&directory, &(text.replace("NAME", name) + rest), false);
+    let saves = "train(ones([4, 2]))\nsave(\"a.safetensors\", net, opt)\n\
+                 save(\"b.safetensors\", teacher: net.a, sgd: opt)\n";
+    let after = "train(ones([4, 2]))\nprint(NAME.a.w)\nprint(NAME.b.b)";
+    let whole = program("net", &(saves.to_string() + &after.replace("NAME", "net")));
+    let loads = "load(\"a.safetensors\", opt, net: other)\n".to_string();
+    assert_eq!(program("other", &(loads + &after.replace("NAME", "other"))), whole);
+    // Optimizers too: their states are those of the parameters, under both names.
+    let names = program(
+        "net",
+        "for name in [\"teacher.w\", \"sgd.v.teacher.w\", \"sgd.v.net.b.w\"] {\n  \
+                                print(data.load(\"b.safetensors\")[name].shape)\n}",
+    );
+    assert_eq!(names, "[2, 2]\n[2, 2]\n[2, 2]");
+    let parts = "load(\"a.safetensors\", opt, net: other)\nlet w = copy(other.a.w)\n\
+                 load(\"b.safetensors\", teacher: other.b)\nprint(all(other.b.w == w))";
+    assert_eq!(program("other", parts), "true");
+    // In a list, models have numbers.
+    let list = "let one = [nn.Linear(2, 2), nn.Linear(2, 2)]\nsave(\"l.safetensors\", layers: one)\n\
+                let two = [nn.Linear(2, 2), nn.Linear(2, 2)]\nload(\"l.safetensors\", layers: two)\n\
+                print(all(two[1].w == one[1].w))";
+    assert_eq!(program("net", list), "true");
+    // The message says how.
+    let source =
+        |rest: &str| Source::text("test.tg", text.replace("NAME", "other") + rest).in_directory(&directory);
+    let found = Engine::new().check(source("load(\"a.safetensors\", other)"), &CompileOptions::default());
+    let help = found.diagnostics.first().and_then(|d| d.help.first().cloned()).unwrap_or_default();
+    assert_eq!(help, "`net` in the file has the form of `other`: `load(…, net: other)` reads it");
 }
 
 #[test]

@@ -307,3 +307,66 @@ for i in 0..3 {{ print(train(reshape(arange(32), [4, 8]) * 0.37 + i)) }}"
         assert_eq!(run(&program(&format!("(bind: {bind})"))), expected, "{bind}");
     }
 }
+
+/// A state is read where it stands, wherever that is: a later write does not change it.
+#[test]
+fn states_are_read_where_they_stand() {
+    let text = r#"
+model Net() {
+  state s: f32[2, 2] = 1.0
+  state t: f32[2, 2] = 2.0
+  fn write() { s := s + 10.0; zeros([2, 2]) }
+  fn late(a) { write(); a }
+  fn swap() { let a, b = (s, t); s := b; t := a; a + 10.0 * b }
+  fn item() { let all = [s, t]; write(); all[0] }
+  fn each() { let r = t; for q in [s] { write(); r = q }; r }
+  fn twice() = map(plus, [s, s])[1]
+  fn plus(q) { write(); q * 1.0 }
+  fn views() { let v = s.T; write(); v.T }
+  fn forward(k: int) {
+    if k == 0 { late(s) } else if k == 1 { checkpoint < late(s) > } else if k == 2 { swap() }
+    else if k == 3 { item() } else if k == 4 { each() } else if k == 5 { twice() }
+    else if k == 6 { s + write() } else { views() }
+  }
+}
+step f(k: int, net) { return net(k) }
+for k in 0..8 {
+  let net = Net()
+  print("{max(f(k, net))} {max(net.s)}")
+}
+"#;
+    let mut expected = vec!["1.0 11.0"; 8];
+    expected[2] = "21.0 2.0";
+    expected[5] = "1.0 21.0";
+    assert_eq!(run(text).lines().collect::<Vec<_>>(), expected);
+}
+
+/// Another model's parameters in place of gradients: moving means and target networks.
+#[test]
+fn a_model_follows_another_one() {
+    let text = |target: &str| {
+        format!(
+            "use nn
+use optim
+model Net(h: int) {{
+  let a = nn.Linear(4, h)
+  let b = nn.Linear(h, 2)
+  fn forward(x) = b(relu(a(x)))
+}}
+let net = Net(3)
+let mean = Net({target})
+step start() {{ update mean with optim.ema(0.0), net }}
+step train(x: f32[8, 4]) {{
+  minimize sum(square(net(x))) over net with optim.sgd(lr: 0.01)
+  update mean with optim.ema(0.9), net
+}}
+start()
+print(all(mean.a.w == net.a.w), all(mean.b.b == net.b.b))
+let before = copy(net.a.w)
+train(ones([8, 4]))
+print(max(abs(mean.a.w - (0.9 * before + 0.1 * net.a.w))) < 1e-6, max(abs(before - net.a.w)) > 1e-3)"
+        )
+    };
+    assert_eq!(run(&text("3")), "true true\ntrue true");
+    assert!(run(&text("5")).contains("TG0232 `net` has other parameters than `mean`"), "{}", run(&text("5")));
+}

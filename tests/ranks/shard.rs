@@ -209,7 +209,7 @@ model Net {
     }
 }
 
-/// A32: a unit that has nothing but a parameter without elements, and three elements over more ranks.
+/// A unit that has nothing but a parameter without elements, and three elements over more ranks.
 #[test]
 fn empty_and_tiny_units() {
     let models = "
@@ -232,7 +232,7 @@ model Net {
     }
 }
 
-/// A11: adapters in checkpointed units behind a frozen table: nothing that a region is given needs a
+/// Adapters in checkpointed units behind a frozen table: nothing that a region is given needs a
 /// gradient, and the adapters inside of it are trained. `trains_alike` looks at each element.
 #[test]
 fn adapters_behind_a_frozen_table() {
@@ -473,10 +473,6 @@ fn what_cannot_be_spread() {
             "`net.first.w` and `net.last.w` are parts of one vector, and only the first is among the parameters here"
         );
     }
-    assert_eq!(
-        error(2, &step("budget 1 MiB\n minimize l over net with optim.sgd(lr: 0.1)")),
-        "`budget` in a step whose model is spread over the ranks"
-    );
 }
 
 /// A number that only the run knows is judged there.

@@ -7,6 +7,8 @@ use tg::{
     ops::{CollectiveKind, Op},
 };
 
+use super::support::{compile, flat, loss, noise, on_ranks, parameters, rows};
+
 const MIB: u64 = 1 << 20;
 
 fn example(name: &str) -> String {
@@ -122,7 +124,7 @@ fn a_forward_pass_frees_what_it_gathers() {
     assert!(worst <= 80 * MIB, "{worst}");
 }
 
-/// A28: gradients of micro-batches add up in parts: a quarter of what each rank keeps of whole ones, which are
+/// Gradients of micro-batches add up in parts: a quarter of what each rank keeps of whole ones, which are
 /// reduced once.
 #[test]
 fn micro_batches_add_up_parts() {
@@ -163,7 +165,7 @@ fn micro_batches_add_up_parts() {
     assert!(one.diagnostics.iter().all(|d| d.code.0 != "TG0241"), "{:?}", one.diagnostics);
 }
 
-/// A54: what is spread is told apart from what is not, and the figures are those of every step: the states
+/// What is spread is told apart from what is not, and the figures are those of every step: the states
 /// that the first one makes are counted before it has run.
 #[test]
 fn what_spreading_the_model_saves_is_told_by_kind() {
@@ -186,4 +188,48 @@ step train(x: f32[512, 1280]) {
     assert_eq!((params / MIB, state / MIB), (100, 200));
     let (params, state, _) = kinds(4);
     assert_eq!((params / MIB, state / MIB), (25, 50));
+}
+
+/// Wide blocks, and a step with `body`, of which `l` is the loss.
+fn wide(body: &str) -> String {
+    format!(
+        "use nn\nuse optim\nmodel Block {{\n  let n = nn.LayerNorm(32)\n  let a = nn.Linear(32, 128)\n  let b = nn.Linear(128, 32)\n  \
+         fn forward(x) = x + b(tanh(a(n(x))))\n}}\nmodel Net {{\n  let blocks = [Block() for i in 0..6]\n  fn forward(x) {{\n    \
+         for k in blocks {{ x = k(x) }}\n    x\n  }}\n}}\nlet net = Net()\nshard flat net by Block over world\n\
+         let opt = optim.adamw(net, lr: 0.01)\nstep train(x: f32[B = 128, 32]) {{\n{body}\n  return l\n}}\n"
+    )
+}
+
+/// The bits of losses and parameters.
+type Bits = (Vec<u64>, Vec<u64>);
+
+/// What 3 steps give on each rank, the peak of the plan, and its work of making values again.
+fn trained(world: u32, text: &str) -> (Vec<Bits>, u64, f64) {
+    let program = compile(world, text);
+    let plan = std::sync::Arc::clone(program.plan("train").expect("it is planned"));
+    let bits = |values: Vec<f64>| values.into_iter().map(f64::to_bits).collect::<Vec<u64>>();
+    let ranks = on_ranks(&program, |session, rank| {
+        let losses = (0..3).map(|step| {
+            let x = noise(step + 10 * rank as usize, 128 * 32);
+            loss(session, &[rows(&x, "f32", 32)])
+        });
+        let losses = losses.collect();
+        (bits(losses), bits(flat(&parameters(session))))
+    });
+    (ranks, plan.peak_bytes(), plan.recomputed_flops)
+}
+
+/// What is chosen are whole units: the bits stay, and each is gathered as one that is written so.
+#[test]
+fn a_budget_recomputes_units() {
+    const MINIMIZE: &str = "  let l = mean(square(net(x)))\n  minimize l over net with opt";
+    const ACCUMULATE: &str = "  let g = 0\n  let l = 0\n  for mb in microbatches(x, 2) {\n    let part = mean(square(net(mb))) / 2\n    \
+                              l += part\n    g += grad(part, net)\n  }\n  update net with opt, g";
+    for (body, world) in [(MINIMIZE, 2), (MINIMIZE, 3), (ACCUMULATE, 2)] {
+        let (expected, peak, _) = trained(world, &wide(body));
+        let budget = peak * 3 / 4;
+        let (found, within, again) = trained(world, &wide(&format!("  budget {budget}\n{body}")));
+        assert!(within <= budget && again > 0.0, "{world} ranks: {within} of {budget}, {again} again");
+        assert!(found == expected, "{world} ranks: other bits");
+    }
 }

@@ -10,6 +10,7 @@ use tg::{
 };
 
 use super::{
+    folder::Folder,
     support::{compile, distance, messages, numbers, on_ranks, try_compile},
     training::{STEPS, program, train},
 };
@@ -156,7 +157,7 @@ fn buckets_are_filled_as_gradients_become_ready() {
     assert_eq!(sizes[0], 16 * 3 + 3, "{sizes:?}");
 }
 
-/// A36: gradients are made in their bucket, and what comes back is their only copy.
+/// Gradients are made in their bucket, and what comes back is their only copy.
 #[test]
 fn gradients_are_views_of_their_bucket() {
     let text = "use nn
@@ -180,7 +181,7 @@ fn gradients_are_views_of_their_bucket() {
     assert!(nothing_moves, "a gradient is copied into its bucket");
 }
 
-/// A37: the gradient of a shared parameter is complete after its last use, and goes once. One that the
+/// The gradient of a shared parameter is complete after its last use, and goes once. One that the
 /// loss does not depend on stays out on every rank.
 #[test]
 fn shared_and_unused_parameters() {
@@ -202,7 +203,7 @@ fn shared_and_unused_parameters() {
     assert!(train(2, "f32", unused).windows(2).all(|pair| pair[0] == pair[1]));
 }
 
-/// A6: a collective in a region runs once in the forward pass; its result is kept.
+/// A collective in a region runs once in the forward pass; its result is kept.
 #[test]
 fn collectives_in_regions_run_once() {
     let text = "model M { param w: f32[64] = ones() }
@@ -224,9 +225,38 @@ fn example(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// The bucket of a layer is on its way while the backward pass goes through the layers before it. What is
+/// alive then is no more than at the peak.
+#[test]
+fn the_backward_pass_runs_beside_the_buckets_of_later_layers() {
+    let text = |bucket: &str| {
+        format!(
+            "use nn\nuse optim\nmodel Net {{\n  let layers = [nn.Linear(64, 64) for i in 0..6]\n  fn forward(x) {{\n    \
+             for layer in layers {{ x = tanh(layer(x)) }}\n    x\n  }}\n}}\nlet net = Net()\nlet opt = optim.sgd(net, lr: 0.1)\n\
+             step train(x: f32[64, 64]) {{\n  let l = mean(square(net(x)))\n  let g = grad(l, net)\n  \
+             sync g over world{bucket}\n  update net with opt, g\n  return l\n}}\n"
+        )
+    };
+    let report = |bucket: &str| {
+        let plan = plan(2, &text(bucket));
+        let folder = Folder::new("beside");
+        folder.file("p.tg", text(bucket));
+        let out = folder.tg(&["plan", "--world", "2", "--json", "p.tg"]).out;
+        let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let ranks = &json["steps"][0]["ranks"];
+        let figure = |name: &str| ranks[name].as_u64().unwrap_or_else(|| panic!("{ranks}"));
+        assert_eq!(plan.schedule.arena_bytes, plan.schedule.live_peak_bytes);
+        (plan.peak_bytes(), figure("overlapped"), figure("overlapped_bytes"))
+    };
+    // Six buckets of about 16640 bytes, of which the first layer's may have nothing beside it.
+    let (peak, overlapped, bytes) = report(", bucket: 20 KiB");
+    assert!(overlapped >= 5 && bytes >= 80_000, "{overlapped} buckets, {bytes} bytes");
+    assert_eq!(peak, 248_064);
+}
+
 const MIB: f64 = (1 << 20) as f64;
 
-/// A35, with the figures of the case. Each rank's high-water mark is its plan's: sessions hold that in
+/// With the figures of the case. Each rank's high-water mark is its plan's: sessions hold that in
 /// debug builds, as this is.
 #[test]
 fn a_compression_hook_needs_half_a_bucket_more() {

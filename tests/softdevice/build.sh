@@ -8,8 +8,8 @@ cxx=${CXX:-g++}
 cp "$here/kernel.h" "$out/"
 "$cxx" -std=c++17 -O2 -g1 -Wall -Wextra -fPIC -shared -fno-strict-aliasing -fvisibility=hidden -U_FORTIFY_SOURCE \
   -Wl,-soname,libsoftdevice.so -Wl,-z,nodelete -o "$out/libsoftdevice.so" \
-  "$here"/block.cpp "$here"/cublaslt.cpp "$here"/driver.cpp "$here"/faults.cpp "$here"/memory.cpp "$here"/module.cpp \
-  "$here"/nccl.cpp "$here"/nvrtc.cpp "$here"/stream.cpp -ldl -lpthread
+  "$here"/block.cpp "$here"/cublaslt.cpp "$here"/driver.cpp "$here"/faults.cpp "$here"/meeting.cpp "$here"/memory.cpp \
+  "$here"/module.cpp "$here"/nccl.cpp "$here"/nvrtc.cpp "$here"/stream.cpp -ldl -lpthread
 # One library behind the names that programs look for.
 for name in cuda nvrtc cublas cublasLt; do
   "$cxx" -shared -o "$out/lib$name.so" "-Wl,-soname,lib$name.so" -x c /dev/null \

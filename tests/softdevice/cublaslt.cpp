@@ -2,7 +2,8 @@
 //
 // It is as strict as the real library where programs go wrong: operands must lie in allocations and be as
 // aligned as was promised when the algorithm was chosen, leading dimensions must cover the matrix, and the
-// workspace is overwritten, as the real library may do.
+// workspace is overwritten, as the real library may do. A bias has the type of D, lies without gaps in an allocation,
+// and is there before an algorithm is chosen, which looks at its alignment.
 
 #include "device.h"
 
@@ -43,7 +44,9 @@ struct Algorithm {
     uint64_t magic;
     uint32_t align[4];
     uint64_t workspace;
-    uint64_t rest[4];
+    int epilogue;
+    uint32_t bias_align;
+    uint64_t rest[3];
 };
 static_assert(sizeof(Algorithm) == 64, "cublasLtMatmulAlgo_t");
 
@@ -54,6 +57,9 @@ struct Heuristic {
     float waves;
     int reserved[4];
 };
+
+// The real library documents no least alignment of a bias, but has kernels that fail below this.
+const uint32_t BIAS_ALIGNMENT = 16;
 
 const uint64_t MAGIC = 0x736f6674646576;
 
@@ -220,11 +226,23 @@ int examine(const Desc& desc, const Layout& a, const Layout& b, const Layout& c,
     // Epilogues other than the plain one are made for results that are stored columns first.
     if (desc.epilogue != EPILOGUE_DEFAULT && d.order) return NOT_SUPPORTED;
     if (wide && desc.epilogue != EPILOGUE_DEFAULT) return NOT_SUPPORTED;
+    if (desc.epilogue & EPILOGUE_BIAS) {
+        if (!desc.bias || desc.bias_stride < 0) return INVALID;
+        if (desc.bias_type != -1 && desc.bias_type != d.type) return NOT_SUPPORTED;
+        if (desc.bias % BIAS_ALIGNMENT) return NOT_SUPPORTED;
+    }
     switch (desc.epilogue) {
         case EPILOGUE_DEFAULT: case EPILOGUE_RELU: case EPILOGUE_BIAS: case EPILOGUE_RELU_BIAS: case EPILOGUE_GELU: case EPILOGUE_GELU_BIAS:
             return OK;
         default: return NOT_SUPPORTED;
     }
+}
+
+// The largest power of two that divides an address, up to 256.
+uint32_t alignment(Pointer at) {
+    uint32_t align = 256;
+    while (at % align) align /= 2;
+    return align;
 }
 
 template <class T> int set(T& field, const void* value, size_t bytes) {
@@ -343,6 +361,9 @@ SD_API int cublasLtMatmulAlgoGetHeuristic(void*, void* desc, void* a, void* b, v
     memcpy(results->algorithm.align, wanted.align, sizeof wanted.align);
     // The real library likes to split long sums through the workspace, and takes what it is given.
     results->workspace = results->algorithm.workspace = wanted.workspace < (1 << 20) ? wanted.workspace : 1 << 20;
+    const Desc& chosen_for = *(Desc*)desc;
+    results->algorithm.epilogue = chosen_for.epilogue;
+    if (chosen_for.epilogue & EPILOGUE_BIAS) results->algorithm.bias_align = alignment(chosen_for.bias);
     results->state = OK;
     results->waves = 1;
     *found = 1;
@@ -369,7 +390,10 @@ SD_API int cublasLtMatmul(void*, void* desc_handle, const void* alpha, const voi
     if (!on_device((Pointer)at_b, reach(job.b))) return refuse("B lies outside of what was allocated");
     if (!on_device((Pointer)at_d, reach(job.d))) return refuse("D lies outside of what was allocated");
     if (job.beta != 0 && !on_device((Pointer)at_c, reach(job.c))) return refuse("C lies outside of what was allocated");
-    if ((job.desc.epilogue & EPILOGUE_BIAS) && !on_device(job.desc.bias, 1)) return refuse("the bias lies outside of what was allocated");
+    if (job.desc.epilogue & EPILOGUE_BIAS) {
+        uint64_t elements = job.d.rows + (uint64_t)(job.d.batch - 1) * (uint64_t)job.desc.bias_stride;
+        if (!on_device(job.desc.bias, elements * size_of(job.d.type))) return refuse("the bias lies outside of what was allocated");
+    }
     if (workspace_bytes && !on_device((Pointer)workspace, workspace_bytes)) return refuse("the workspace lies outside of what was allocated");
     if (algorithm) {
         if (algorithm->magic != MAGIC) return refuse("not an algorithm of this library");
@@ -378,6 +402,9 @@ SD_API int cublasLtMatmul(void*, void* desc_handle, const void* alpha, const voi
         for (int k = 0; k < 4; k++)
             if (algorithm->align[k] && (Pointer)operands[k] % algorithm->align[k])
                 return refuse("an operand is less aligned than the algorithm was chosen for");
+        if (algorithm->epilogue != job.desc.epilogue) return refuse("the algorithm was chosen for another epilogue");
+        if (algorithm->bias_align && job.desc.bias % algorithm->bias_align)
+            return refuse("the bias is less aligned than the algorithm was chosen for");
     }
     if (workspace_bytes && (Pointer)workspace % 16) return refuse("the workspace is not aligned to 16 bytes");
     size_t clobbered = algorithm ? algorithm->workspace : workspace_bytes;

@@ -7,6 +7,7 @@
 //   host waits and when the allocation is freed.
 // - An error is sticky, as on a GPU: after it every call fails with it.
 // - Faults happen on demand: see `faults.cpp`.
+// - NCCL connects ranks of one process, or processes of one host that share `SOFTDEVICE_MEET`: see `meeting.h`.
 //
 // One lock serialises everything but compilation.
 #pragma once

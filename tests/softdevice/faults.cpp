@@ -6,10 +6,12 @@
 //   hang:N     the N-th collective of NCCL never ends, whatever the other ranks do
 //   lost:N     from the N-th call on, the device is gone (214, sticky)
 //   CALL:N     the N-th call of the function CALL fails with 1
+//   kill_CALL:N, stop_CALL:N   it ends the process without a word, or lets it do nothing any more
 // N counts from 1.
 
 #include "device.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>
@@ -103,6 +105,8 @@ Result fault_of_call(const char* name) {
     static const uint64_t lost = fault("lost");
     if (lost && count("calls") >= lost) return fail_for_good(ECC_UNCORRECTABLE, "the device is lost");
     static const bool any = getenv("SOFTDEVICE_FAULT");
+    if (any && fault(std::string("kill_") + name) == count(name)) raise(SIGKILL);
+    if (any && fault(std::string("stop_") + name) == count(name)) raise(SIGSTOP);
     if (any && fault(name) == count(name)) return fail(INVALID_VALUE, std::string("fault on demand in ") + name);
     return SUCCESS;
 }

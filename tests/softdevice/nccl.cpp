@@ -1,54 +1,31 @@
-// The stand-in for NCCL: ranks are threads of one process, each with a device of its own. A collective waits
-// in its stream until all ranks have come to it, compares what they say, and adds in rank order.
+// The stand-in for NCCL: ranks have a device each, and meet as `meeting.h` says. A collective waits in its stream
+// until all ranks have come to it, compares what they say, and adds in rank order.
 
-#include "device.h"
+#include "meeting.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <unistd.h>
 
 using namespace sd;
 
 namespace {
 
-enum : int { OK = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, IN_PROGRESS = 7 };
+enum : int { OK = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum Kind { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE };
 
 struct Id {
     char bytes[128];
 };
 
-// What one rank brings to a collective.
-struct Part {
-    Kind kind;
-    size_t count;
-    int type, root;
-    std::vector<char> bytes;
-};
-
-// A collective that not all ranks are done with.
-struct Meeting {
-    std::map<int, Part> parts;
-    int done = 0;
-};
-
-struct Group {
-    int world, joined = 0;
-    std::map<uint64_t, Meeting> meetings;
-};
-
 struct Rank {
     std::shared_ptr<Group> group;
     int rank, device;
     bool aborted = false;
-    uint64_t next = 0;
+    // The collective that is next, and whether this rank has brought its part. The group is joined as number 0.
+    uint64_t next = 1;
+    bool has_given = false;
 };
-
-std::map<std::string, std::shared_ptr<Group>>& groups() {
-    static auto& all = *new std::map<std::string, std::shared_ptr<Group>>;
-    return all;
-}
 
 size_t size_of(int type) { return type <= 1 ? 1 : type <= 3 ? 4 : type <= 5 ? 8 : type == 6 ? 2 : type == 7 ? 4 : type == 8 ? 8 : 2; }
 
@@ -87,7 +64,7 @@ uint16_t to_brain(float value) {
 
 // Adds elements up in rank order, halves in f32.
 template <typename Stored, typename Sum, typename Read, typename Write>
-void add(const std::map<int, Part>& parts, size_t first, size_t count, char* to, Read read, Write write) {
+void add(const Parts& parts, size_t first, size_t count, char* to, Read read, Write write) {
     for (size_t k = 0; k < count; k++) {
         Sum sum{};
         for (auto& entry : parts) {
@@ -101,11 +78,11 @@ void add(const std::map<int, Part>& parts, size_t first, size_t count, char* to,
 }
 
 template <typename T>
-void add(const std::map<int, Part>& parts, size_t first, size_t count, char* to) {
+void add(const Parts& parts, size_t first, size_t count, char* to) {
     add<T, T>(parts, first, count, to, [](T x) { return x; }, [](T x) { return x; });
 }
 
-void sum(const std::map<int, Part>& parts, int type, size_t first, size_t count, char* to) {
+void sum(const Parts& parts, int type, size_t first, size_t count, char* to) {
     switch (type) {
         case 0: case 1: return add<uint8_t>(parts, first, count, to);
         case 2: case 3: return add<uint32_t>(parts, first, count, to);
@@ -117,38 +94,43 @@ void sum(const std::map<int, Part>& parts, int type, size_t first, size_t count,
     }
 }
 
+// The number of a collective that never ends.
+const uint64_t NEVER = ~0ull;
+
 // One rank's try at a collective.
 Result meet(Rank* rank, Kind kind, const char* from, char* to, size_t count, int type, int root) {
     // What was given up ends, and leaves its result as it is.
     if (rank->aborted) return SUCCESS;
     Group& group = *rank->group;
-    Meeting& meeting = group.meetings[rank->next];
     size_t bytes = count * size_of(type), world = (size_t)group.world;
-    if (!meeting.parts.count(rank->rank)) {
-        if (fault_of_collective()) return rank->next = ~0ull, PENDING;
+    if (!rank->has_given && rank->next != NEVER) {
+        if (fault_of_collective()) return rank->next = NEVER, PENDING;
         size_t given = kind == REDUCE_SCATTER ? bytes * world : bytes;
-        meeting.parts[rank->rank] = {kind, count, type, root, std::vector<char>(from, from + given)};
+        group.give(rank->next, rank->rank, {kind, type, root, count, std::vector<char>(from, from + given)});
+        rank->has_given = true;
     }
-    if ((int)meeting.parts.size() < group.world || rank->next == ~0ull) return PENDING;
-    const Part& first = meeting.parts.begin()->second;
-    for (auto& entry : meeting.parts) {
+    const Parts* all = rank->next == NEVER ? nullptr : group.parts(rank->next);
+    if (sticky) return sticky;
+    if (!all) return PENDING;
+    const Part& first = all->begin()->second;
+    for (auto& entry : *all) {
         const Part& part = entry.second;
         if (part.kind != first.kind || part.count != first.count || part.type != first.type || part.root != first.root)
             return fail_for_good(LAUNCH_FAILED, "ranks of NCCL that do different things");
     }
     switch (kind) {
-        case ALL_REDUCE: sum(meeting.parts, type, 0, count, to); break;
-        case REDUCE_SCATTER: sum(meeting.parts, type, count * (size_t)rank->rank, count, to); break;
+        case ALL_REDUCE: sum(*all, type, 0, count, to); break;
+        case REDUCE_SCATTER: sum(*all, type, count * (size_t)rank->rank, count, to); break;
         case ALL_GATHER:
-            for (auto& entry : meeting.parts) memcpy(to + (size_t)entry.first * bytes, entry.second.bytes.data(), bytes);
+            for (auto& entry : *all) memcpy(to + (size_t)entry.first * bytes, entry.second.bytes.data(), bytes);
             break;
-        case BROADCAST: memcpy(to, meeting.parts[root].bytes.data(), bytes); break;
+        case BROADCAST: memcpy(to, all->at(root).bytes.data(), bytes); break;
         case REDUCE:
-            if (rank->rank == root) sum(meeting.parts, type, 0, count, to);
+            if (rank->rank == root) sum(*all, type, 0, count, to);
             break;
     }
-    if (++meeting.done == group.world) group.meetings.erase(rank->next);
-    rank->next++;
+    group.done(rank->next++, rank->rank);
+    rank->has_given = false;
     return SUCCESS;
 }
 
@@ -179,6 +161,7 @@ SD_API const char* ncclGetErrorString(int code) {
         case CUDA_ERROR: return "unhandled cuda error";
         case SYSTEM_ERROR: return "unhandled system error";
         case INVALID_ARGUMENT: return "invalid argument";
+        case REMOTE_ERROR: return "remote process exited or there was a network error";
         case IN_PROGRESS: return "NCCL operation in progress";
         default: return "unknown result code";
     }
@@ -188,7 +171,7 @@ SD_API int ncclGetUniqueId(Id* id) {
     Call call("ncclGetUniqueId");
     if (call.error) return CUDA_ERROR;
     memset(id, 0, sizeof *id);
-    snprintf(id->bytes, sizeof id->bytes, "%d %llu", (int)getpid(), (unsigned long long)count("ncclGetUniqueId"));
+    snprintf(id->bytes, sizeof id->bytes, "%s", new_group().c_str());
     return OK;
 }
 
@@ -196,12 +179,10 @@ SD_API int ncclCommInitRankConfig(void** out, int world, Id id, int rank, void*)
     Call call("ncclCommInitRankConfig");
     *out = nullptr;
     if (call.error) return CUDA_ERROR;
-    // Ranks of other processes cannot be met here.
-    if (atoi(id.bytes) != (int)getpid()) return SYSTEM_ERROR;
-    auto& group = groups()[id.bytes];
-    if (!group) group = std::make_shared<Group>(Group{world, 0, {}});
+    auto group = find_group(id.bytes, world);
+    if (!group) return SYSTEM_ERROR;
     if (group->world != world || rank < 0 || rank >= world) return INVALID_ARGUMENT;
-    group->joined++;
+    group->join(rank);
     *out = new Rank{group, rank, current_device()};
     return IN_PROGRESS;
 }
@@ -210,7 +191,7 @@ SD_API int ncclCommGetAsyncError(void* comm, int* status) {
     Call call("ncclCommGetAsyncError");
     Rank* rank = (Rank*)comm;
     if (!rank || rank->aborted) return INVALID_ARGUMENT;
-    *status = rank->group->joined < rank->group->world ? IN_PROGRESS : sticky ? CUDA_ERROR : OK;
+    *status = rank->group->is_lost() ? REMOTE_ERROR : !rank->group->is_complete() ? IN_PROGRESS : sticky ? CUDA_ERROR : OK;
     return OK;
 }
 

@@ -72,9 +72,13 @@ impl Program {
         match self.random.below(13) {
             0 => {
                 let w = self.param(&[WIDTH, WIDTH])?;
+                let b = self.param(&[WIDTH])?;
+                // As one op, or as two.
+                if self.params.len() % 4 < 2 {
+                    return self.graph.linear(x, w, b);
+                }
                 let w = self.graph.transpose_last(w)?;
                 let y = self.graph.matmul(x, w)?;
-                let b = self.param(&[WIDTH])?;
                 let b = self.graph.broadcast(b, &shape)?;
                 self.graph.add(y, b)
             }

@@ -1,16 +1,17 @@
-//! `@`: products of vectors, matrices and batches of matrices, from views and one [`MatMul`].
+//! `@`: products of vectors, matrices and batches of matrices, from views and one [`MatMul`], to which
+//! `linear` gives a bias.
 //!
 //! [`MatMul`]: crate::ops::MatMul
 
 use super::{
-    Arg, Function, Kind, Operand, Param, Results,
+    Arg, Default, Function, Kind, Operand, Param, Results,
     broadcast::broadcast_shapes,
     function::{Args, tensor},
     promote::{common, with_dtype},
 };
 use crate::{
     ir::{Graph, ValueId},
-    ops::OpError,
+    ops::{MatMul, OpError},
 };
 
 const A_B: &[Param] = &[Param::new("a", Kind::Tensor), Param::new("b", Kind::Tensor)];
@@ -27,6 +28,18 @@ pub(super) const FUNCTIONS: &[Function] = &[
             let (a, b) = (args.operand(0)?, args.operand(1)?);
             tensor(matmul(graph, "matmul", a, b)?)
         },
+    },
+    Function {
+        name: "linear",
+        params: &[
+            Param::new("x", Kind::Tensor),
+            Param::new("w", Kind::Tensor),
+            Param::with("b", Kind::OptionalTensor, Default::None),
+        ],
+        results: Results::One,
+        random: false,
+        docs: "x @ w.T + b as one operation: `x: [.., n_in]`, `w: [n_out, n_in]` and `b: [n_out]` give [.., n_out]. In f16 and bf16 it rounds once, after `b` is added. Without `b` it is `x @ w.T`.",
+        call: linear,
     },
     Function {
         name: "dot",
@@ -74,6 +87,35 @@ fn vectors(graph: &Graph, name: &'static str, args: &[Arg]) -> Result<(Operand, 
         ))
         .help("`a @ b` is the product of matrices"))
     }
+}
+
+/// A batch is one product of matrices, as in [`matmul`].
+fn linear(graph: &mut Graph, args: &[Arg]) -> Result<Vec<Operand>, OpError> {
+    let args = Args::new("linear", args);
+    let (x, w, b) = (args.operand(0)?, args.operand(1)?, args.optional(2)?);
+    let names = format!("`linear` of {} and {}", x.describe(graph), w.describe(graph));
+    let (&[n_out, n_in], Some((&last, lead))) = (w.shape(graph), x.shape(graph).split_last()) else {
+        return Err(OpError::new(format!("{names}: it takes x: [.., n_in] and w: [n_out, n_in]")));
+    };
+    if last != n_in {
+        let error = OpError::new(format!("{names}: the last axis of x is {last}, that of w is {n_in}"));
+        return Err(if last == n_out { error.help("`linear(x, w.T)` fits") } else { error });
+    }
+    if let Some(b) = b.filter(|b| b.shape(graph) != [n_out]) {
+        return Err(OpError::new(format!("{names}: `b` has shape [{n_out}], got {}", b.describe(graph))));
+    }
+    let shape = [lead, &[n_out]].concat();
+    let rows = lead.iter().fold(1, |rows: usize, &size| rows.saturating_mul(size));
+    let given: Vec<Operand> = [Some(x), Some(w), b].into_iter().flatten().collect();
+    let (dtype, _) = common(graph, "linear", &given)?;
+    let mut values =
+        given.into_iter().map(|o| with_dtype(graph, "linear", o, dtype)).collect::<Result<Vec<_>, _>>()?;
+    if let [x, w, ..] = values.as_mut_slice() {
+        *x = graph.reshape(*x, &[rows, n_in])?;
+        *w = graph.transpose_last(*w)?;
+    }
+    let product = graph.value(MatMul, &values)?;
+    tensor(graph.reshape(product, &shape)?)
 }
 
 /// `a @ b` as in NumPy: 1-d operands are a row on the left and a column on the right, leading axes

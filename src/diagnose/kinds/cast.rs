@@ -7,13 +7,16 @@ use crate::{
     diagnose::{
         blame::Keeper,
         facts::Facts,
-        finding::{Accept, Finding},
+        finding::{Accept, Candidate, Finding},
         recompute,
+        tree::{Tree, insert},
     },
-    diagnostic::Severity,
-    ir::{Phase, ValueId},
+    diagnostic::{Edit, Severity},
+    ir::{Node, Phase, ValueId},
     ops::Op,
     report::Bytes,
+    source::Span,
+    syntax::ast::{BinaryOp, ExprId, ExprKind},
 };
 
 pub fn find(facts: &Facts<'_>, holdings: &[Holding]) -> Vec<Finding> {
@@ -47,7 +50,91 @@ fn of_holding(facts: &Facts<'_>, holding: &Holding) -> Option<Finding> {
             all.extend(recompute::cheap(facts.tree, span));
         }
     }
+    all.extend(at_uses(facts, holding));
     Some(finding.candidates(all))
+}
+
+/// A cast that stands before its uses, made at each of them instead, in a region: taken away where it is,
+/// written around the operands of the products that use it.
+fn at_uses(facts: &Facts<'_>, holding: &Holding) -> Vec<Candidate> {
+    let tree = facts.tree;
+    let Some((cast, inner)) = holding.blame.born.and_then(|born| called(tree, born)) else {
+        return Vec::new();
+    };
+    let mut operands: Vec<(Span, ExprId)> = Vec::new();
+    for value in holding.buffers.iter().filter_map(|&b| facts.value(b)) {
+        for &user in facts.users(value) {
+            let user = facts.plan.graph.node(user);
+            if user.role().phase() != Phase::Forward {
+                continue;
+            }
+            let Some((place, operand)) = operand_of(facts, user, value) else { return Vec::new() };
+            // The cast may stand in the product itself: then a region around that does it.
+            if tree.expressions_around(cast).contains(&operand) {
+                return Vec::new();
+            }
+            if !operands.contains(&(place, operand)) {
+                operands.push((place, operand));
+            }
+        }
+    }
+    let Some(&(first, _)) = operands.first() else { return Vec::new() };
+    let of_cast = tree.ast.expr(cast).span;
+    let head = tree.text(Span { end: inner.start, ..of_cast });
+    let taken = Edit { span: of_cast, text: tree.text(inner).to_owned() };
+    let around = |place: Span, way: usize| recompute::cheap(tree, place).into_iter().nth(way);
+    let mut all = Vec::new();
+    for way in 0..recompute::cheap(tree, first).len() {
+        let mut edits = vec![taken.clone()];
+        let mut title = String::new();
+        for &(place, operand) in &operands {
+            let Some(region) = around(place, way).or_else(|| around(place, 0)) else { break };
+            let [open, close] = region.edits.as_slice() else { break };
+            let span = tree.ast.expr(operand).span;
+            if title.is_empty() {
+                let text = |start, end| tree.text(Span { start, end, ..span });
+                title = format!(
+                    "cast at each use, and again in the backward pass: `{}{}{head}{}){}{}`",
+                    open.text,
+                    text(open.span.start, span.start),
+                    tree.text(span),
+                    text(span.end, close.span.start),
+                    close.text
+                );
+            }
+            let (start, end) =
+                (insert(span, span.start, head.to_owned()), insert(span, span.end, ")".into()));
+            edits.extend([open.clone(), start, end, close.clone()]);
+        }
+        if edits.len() == 1 + 4 * operands.len() {
+            all.push(Candidate::new(title, edits));
+        }
+    }
+    all
+}
+
+/// A call with one argument: the call, and the place of the argument.
+fn called(tree: &Tree<'_>, span: Span) -> Option<(ExprId, Span)> {
+    let call = tree.expr_at(span)?;
+    let ExprKind::Call { args, .. } = &tree.ast.expr(call).kind else { return None };
+    let [arg] = args.as_slice() else { return None };
+    arg.name.is_none().then(|| (call, tree.ast.expr(arg.value).span))
+}
+
+/// Where a product stands, and its operand that is a value.
+fn operand_of(facts: &Facts<'_>, user: Node<'_>, value: ValueId) -> Option<(Span, ExprId)> {
+    let tree = facts.tree;
+    let place = facts.span_of(user)?;
+    let ExprKind::Binary { op: BinaryOp::MatMul, left, right, .. } = tree.ast.expr(tree.expr_at(place)?).kind
+    else {
+        return None;
+    };
+    let is_it = |k: usize| user.args().get(k).is_some_and(|&a| facts.base(a) == facts.base(value));
+    match (matches!(user.op(), Op::MatMul(_)), is_it(0), is_it(1)) {
+        (true, true, false) => Some((place, left)),
+        (true, false, true) => Some((place, right)),
+        _ => None,
+    }
 }
 
 /// The parameter that a value is a cast of, and the dtype that it was cast to.

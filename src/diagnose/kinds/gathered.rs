@@ -27,14 +27,9 @@ pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     all
 }
 
-/// Whether a buffer holds a gathered vector.
-pub(super) fn is_gathered(facts: &Facts<'_>, buffer: BufferId) -> bool {
-    facts.maker(buffer).is_some_and(|node| facts.plan.graph.gathers(&node).is_some())
-}
-
 fn returned_views(facts: &Facts<'_>) -> Option<Finding> {
     let graph = &facts.plan.graph;
-    let kept = |&&b: &&BufferId| facts.is_output(b) && is_gathered(facts, b);
+    let kept = |&&b: &&BufferId| facts.is_output(b) && facts.is_gathered(b);
     let mut held: Vec<BufferId> = facts.at_peak.iter().filter(kept).copied().collect();
     held.sort_by_key(|b| facts.range(*b));
     let bytes: u64 = held.iter().map(|&b| facts.bytes(b)).sum();

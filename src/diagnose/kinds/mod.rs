@@ -5,6 +5,7 @@ mod backward;
 mod bucket;
 mod cast;
 mod donation;
+mod frozen;
 mod gathered;
 mod in_place;
 mod loss;
@@ -70,6 +71,7 @@ pub fn of_step(facts: &Facts<'_>) -> Vec<Finding> {
     all.extend(optimizer::find(facts));
     all.extend(order::find(facts));
     all.extend(donation::find(facts));
+    all.extend(frozen::find(facts));
     all.extend(in_place::find(facts));
     all.extend(loss::find(facts));
     all.extend(useless::find(facts));

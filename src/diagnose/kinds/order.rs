@@ -212,8 +212,7 @@ fn barriers(facts: &Facts<'_>, taken: &[crate::source::Span]) -> Vec<Finding> {
             all => format!("({})", all.join(", ")),
         };
         let remove = Candidate::new("take the barrier away", vec![Edit { span, text }]);
-        let is_list = matches!(operands.as_slice(), &[one] if !matches!(tree.ast.expr(one).kind, ExprKind::Name(_) | ExprKind::Call { .. } | ExprKind::Binary { .. }));
-        let single = operands.len() == 1 && !is_list && widest(facts, span) == 1;
+        let single = operands.len() == 1 && widest(facts, span) == 1;
         let held = facts.peak_bytes() / 4;
         let finding = if single {
             let message =

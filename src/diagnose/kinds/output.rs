@@ -14,6 +14,7 @@ use crate::{
     },
     diagnostic::{Diagnostic, Edit},
     ir::ValueId,
+    ops::Op,
     report::Bytes,
     schedule::BufferId,
     source::Span,
@@ -22,12 +23,15 @@ use crate::{
 
 pub fn find(facts: &Facts<'_>) -> Vec<Finding> {
     let mut all = Vec::new();
+    // A step that changes nothing is there for its results.
+    let has_effects = facts.plan.graph.nodes().any(|n| matches!(n.op(), Op::Write(_)));
     for &buffer in &facts.at_peak {
-        let is_idle = facts.last_reader(buffer).is_none_or(|op| facts.position(op) < facts.peak);
+        let reader = facts.last_reader(buffer);
+        let is_idle = reader.map_or(has_effects, |op| facts.position(op) < facts.peak);
         // What a view keeps may be read in part only.
         let is_viewed = facts.plan.graph.outputs.iter().all(|o| Some(o.value) != facts.value(buffer));
         if facts.is_output(buffer)
-            && !super::gathered::is_gathered(facts, buffer)
+            && !facts.is_gathered(buffer)
             && (is_idle || is_viewed)
             && is_large(facts, facts.bytes(buffer))
         {

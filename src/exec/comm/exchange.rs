@@ -4,7 +4,7 @@
 //! on its way is at most two chunks for each pair of ranks, whatever the size of the tensors. In a
 //! sum, each rank adds up one part, in rank order; an all-reduce hands the sums round afterwards.
 
-use std::{collections::VecDeque, ops::Range, time::Duration};
+use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
 
 use super::{
     Comm, Failure, FailureKind, Request, Ticket, Watch, sum,
@@ -315,8 +315,8 @@ impl<T: Transport> Comm for Exchange<T> {
         self.limit
     }
 
-    fn watch(&self) -> Option<Watch> {
-        self.transport.watch()
+    fn watch(&self) -> Option<Arc<dyn Watch>> {
+        Some(self.transport.watch())
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -403,7 +403,7 @@ fn chunk_of(range: Range<usize>, start: usize) -> Range<usize> {
     from..from.saturating_add(CHUNK).min(range.end)
 }
 
-fn seconds(limit: Duration) -> String {
+pub(in crate::exec) fn seconds(limit: Duration) -> String {
     let seconds = limit.as_secs_f64();
     if seconds.fract() == 0.0 { format!("{seconds:.0} s") } else { format!("{seconds} s") }
 }

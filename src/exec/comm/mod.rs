@@ -13,8 +13,9 @@ mod threads;
 mod tickets;
 mod transport;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+pub(in crate::exec) use exchange::seconds;
 pub use failure::{Failure, FailureKind};
 pub use mpi::{MpiError, connect as mpi};
 pub use threads::threads;
@@ -49,8 +50,24 @@ pub struct Request {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
-/// What has gone wrong in a group, asked from elsewhere.
-pub type Watch = Box<dyn Fn() -> Option<Failure> + Send + Sync>;
+/// A group beside its [`Comm`], for who waits for what devices do together. On any thread, at any time.
+///
+/// Ranks count what their devices do together, from 1 and in the same order, and say how far they
+/// have come. So of ranks that wait in vain each knows for whom.
+pub trait Watch: Send + Sync {
+    /// As [`Comm::failure`]. A rank that looks here answers the others' questions.
+    fn failure(&self) -> Option<Failure>;
+
+    /// Tells all ranks. The first failure of a group counts; what came first is returned.
+    fn fail(&self, failure: Failure) -> Failure;
+
+    /// This rank's device has come to number `count`.
+    fn came(&self, count: u64);
+
+    /// The ranks that are not known to have come to number `count`. Asks them, where they are elsewhere:
+    /// their answers count when this is called again.
+    fn behind(&self, count: u64) -> Vec<u32>;
+}
 
 /// One rank's end of a group of ranks.
 ///
@@ -76,9 +93,8 @@ pub trait Comm: Send {
     /// How long a rank waits for another one.
     fn limit(&self) -> Duration;
 
-    /// Tells at any time, on any thread, what [`Comm::failure`] does. `None` where only the rank
-    /// itself hears of it.
-    fn watch(&self) -> Option<Watch>;
+    /// The group beside this. `None` where no other rank is in it.
+    fn watch(&self) -> Option<Arc<dyn Watch>>;
 
     /// What has gone wrong in the group so far, as far as this rank knows.
     fn failure(&self) -> Option<Failure>;
@@ -130,7 +146,7 @@ impl Comm for Alone {
         DEFAULT_LIMIT
     }
 
-    fn watch(&self) -> Option<Watch> {
+    fn watch(&self) -> Option<Arc<dyn Watch>> {
         None
     }
 

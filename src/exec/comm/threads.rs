@@ -40,6 +40,8 @@ struct State {
     /// By receiver, then by sender.
     boxes: Vec<Vec<VecDeque<Vec<u8>>>>,
     ended: Vec<bool>,
+    /// How far devices have come.
+    came: Vec<u64>,
     failure: Option<Failure>,
 }
 
@@ -47,7 +49,7 @@ impl Group {
     fn new(world: u32) -> Group {
         let n = world as usize;
         let boxes = (0..n).map(|_| (0..n).map(|_| VecDeque::new()).collect()).collect();
-        let state = State { boxes, ended: vec![false; n], failure: None };
+        let state = State { boxes, ended: vec![false; n], came: vec![0; n], failure: None };
         Group { world, state: Mutex::new(state), changed: (0..n).map(|_| Condvar::new()).collect() }
     }
 
@@ -58,6 +60,12 @@ impl Group {
 
     fn wake_all(&self) {
         self.changed.iter().for_each(Condvar::notify_all);
+    }
+
+    fn fail(&self, failure: Failure) -> Failure {
+        let first = self.lock().failure.get_or_insert(failure).clone();
+        self.wake_all();
+        first
     }
 }
 
@@ -126,15 +134,12 @@ impl Transport for Thread {
         self.group.lock().failure.clone()
     }
 
-    fn watch(&self) -> Option<Watch> {
-        let group = Arc::clone(&self.group);
-        Some(Box::new(move || group.lock().failure.clone()))
+    fn watch(&self) -> Arc<dyn Watch> {
+        Arc::new(Beside { rank: self.rank, group: Arc::clone(&self.group) })
     }
 
     fn fail(&mut self, failure: Failure) -> Failure {
-        let first = self.group.lock().failure.get_or_insert(failure).clone();
-        self.group.wake_all();
-        first
+        self.group.fail(failure)
     }
 
     fn end(&mut self) {
@@ -142,6 +147,33 @@ impl Transport for Thread {
             *ended = true;
         }
         self.group.wake_all();
+    }
+}
+
+/// The group as a rank sees it that waits for its device.
+struct Beside {
+    rank: u32,
+    group: Arc<Group>,
+}
+
+impl Watch for Beside {
+    fn failure(&self) -> Option<Failure> {
+        self.group.lock().failure.clone()
+    }
+
+    fn fail(&self, failure: Failure) -> Failure {
+        self.group.fail(failure)
+    }
+
+    fn came(&self, count: u64) {
+        if let Some(came) = self.group.lock().came.get_mut(self.rank as usize) {
+            *came = count;
+        }
+    }
+
+    fn behind(&self, count: u64) -> Vec<u32> {
+        let state = self.group.lock();
+        (0..).zip(&state.came).filter(|(_, came)| **came < count).map(|(rank, _)| rank).collect()
     }
 }
 

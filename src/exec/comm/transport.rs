@@ -1,6 +1,6 @@
 //! What an engine has to do: move messages between pairs of ranks, in order.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Failure, Watch};
 
@@ -21,7 +21,7 @@ pub(super) trait Transport: Send {
     fn failure(&self) -> Option<Failure>;
 
     /// As [`super::Comm::watch`].
-    fn watch(&self) -> Option<Watch>;
+    fn watch(&self) -> Arc<dyn Watch>;
 
     /// Tells all ranks. The first failure of a group counts; what came first is returned.
     fn fail(&mut self, failure: Failure) -> Failure;

@@ -76,13 +76,59 @@ struct Size {
     n: usize,
 }
 
+/// What is added to each row of the sums: address of the first element, stride in elements.
+struct Bias<T> {
+    start: Shared<T>,
+    step: usize,
+}
+
+impl<T> Clone for Bias<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Bias<T> {}
+
+impl<T: Element> Bias<T> {
+    fn new(operand: &Operand<'_>) -> Self {
+        Bias {
+            start: Shared::new(operand.as_ptr::<T>()),
+            step: operand.layout.strides.first().copied().unwrap_or(0),
+        }
+    }
+
+    /// # Safety
+    /// The bias has an element for this column.
+    unsafe fn at(self, column: usize) -> T {
+        // SAFETY: as for this function.
+        unsafe { *self.start.get().add(column * self.step) }
+    }
+
+    /// The bias that starts at this column.
+    fn part(self, column: usize) -> Self {
+        Bias { start: Shared::new(self.start.get().wrapping_add(column * self.step)), ..self }
+    }
+}
+
 /// One product: sizes, the matrices of batch 0, and the walk over batches.
 struct Product<T> {
     size: Size,
     a: Matrix<T>,
     b: Matrix<T>,
     c: Matrix<T>,
+    bias: Option<Bias<T>>,
     batch: Walk<3>,
+}
+
+/// A tile of the result, and the rows of a and columns of b that it is made of.
+struct Tile<T> {
+    a: Matrix<T>,
+    b: Matrix<T>,
+    c: Matrix<T>,
+    bias: Option<Bias<T>>,
+    rows: usize,
+    columns: usize,
 }
 
 fn size_of_product(a: &Type, b: &Type) -> Size {
@@ -123,9 +169,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), OpError> {
         DType::F64 => float::<f64>(&product(call)?),
         DType::F16 => half::<f16>(&product(call)?, call.workspace()),
         DType::BF16 => half::<bf16>(&product(call)?, call.workspace()),
-        DType::I32 => whole::<i32>(&product(call)?, |sum, a, b| sum.wrapping_add(a.wrapping_mul(b))),
-        DType::I64 => whole::<i64>(&product(call)?, |sum, a, b| sum.wrapping_add(a.wrapping_mul(b))),
-        DType::U8 => whole::<u8>(&product(call)?, |sum, a, b| sum.wrapping_add(a.wrapping_mul(b))),
+        DType::I32 => whole::<i32>(&product(call)?, i32::wrapping_mul, i32::wrapping_add),
+        DType::I64 => whole::<i64>(&product(call)?, i64::wrapping_mul, i64::wrapping_add),
+        DType::U8 => whole::<u8>(&product(call)?, u8::wrapping_mul, u8::wrapping_add),
         DType::Bool => Err(OpError::new("internal: `matmul` of bool values")),
     }
 }
@@ -142,20 +188,26 @@ fn product<T: Element>(call: &Call<'_>) -> Result<Product<T>, OpError> {
             .map(|(k, &size)| Axis { size, strides: [strides(&a, k), strides(&b, k), strides(&c, k)] }),
     );
     let size = size_of_product(a.ty, b.ty);
-    let product = Product { size, a: Matrix::new(&a), b: Matrix::new(&b), c: Matrix::new(&c), batch };
+    let bias = call.args.get(2).map(Bias::new);
+    let product = Product { size, a: Matrix::new(&a), b: Matrix::new(&b), c: Matrix::new(&c), bias, batch };
     if size.k == 0 {
         call.result::<T>(0)?.fill(T::default());
     }
     Ok(product)
 }
 
-/// What is done for each tile: (a, b, c, rows, columns).
-type Tile<'a, T> = dyn Fn(Matrix<T>, Matrix<T>, Matrix<T>, usize, usize) + Sync + 'a;
-
 impl<T: Element> Product<T> {
-    fn is_trivial(&self) -> bool {
+    /// Whether there are no terms to be multiplied; `add` adds the bias, if there is one.
+    fn is_trivial(&self, add: impl Fn(T, T) -> T) -> bool {
         let Size { m, k, n } = self.size;
-        m == 0 || k == 0 || n == 0 || self.batch.count() == 0
+        if m == 0 || n == 0 || self.batch.count() == 0 {
+            return true;
+        }
+        if k == 0 {
+            let Product { a, b, c, bias, .. } = *self;
+            Tile { a, b, c, bias, rows: m, columns: n }.add_bias(add);
+        }
+        k == 0
     }
 
     fn is_parallel(&self) -> bool {
@@ -163,24 +215,61 @@ impl<T: Element> Product<T> {
         m.saturating_mul(k).saturating_mul(n).saturating_mul(self.batch.count()) >= PARALLEL_WORK
     }
 
-    /// Calls `task` for every tile of every batch: (a, b, c, rows, columns) of the tile.
-    fn tiles(&self, rows: usize, columns: usize, task: &Tile<'_, T>) {
+    /// Calls `task` for every tile of every batch.
+    fn tiles(&self, rows: usize, columns: usize, task: &(dyn Fn(Tile<T>) + Sync)) {
         let Size { m, n, .. } = self.size;
         let (down, across) = (m.div_ceil(rows), n.div_ceil(columns));
         let run = |index: usize| {
             let (batch, tile) = (index / (down * across), index % (down * across));
             let (row, column) = (tile / across * rows, tile % across * columns);
             let [a, b, c] = self.batch.offsets(batch);
-            task(
-                self.a.shifted(a).part(row, 0),
-                self.b.shifted(b).part(0, column),
-                self.c.shifted(c).part(row, column),
-                rows.min(m - row),
-                columns.min(n - column),
-            );
+            task(Tile {
+                a: self.a.shifted(a).part(row, 0),
+                b: self.b.shifted(b).part(0, column),
+                c: self.c.shifted(c).part(row, column),
+                bias: self.bias.map(|bias| bias.part(column)),
+                rows: rows.min(m - row),
+                columns: columns.min(n - column),
+            });
         };
         let count = down * across * self.batch.count();
         parallel::tasks(count, self.is_parallel(), &run);
+    }
+}
+
+impl<T: Element> Tile<T> {
+    /// Adds the bias, if there is one, to each row of the sums.
+    #[inline(always)]
+    fn add_bias(&self, add: impl Fn(T, T) -> T) {
+        let Tile { c, bias: Some(bias), rows, columns, .. } = *self else { return };
+        for row in 0..rows {
+            if c.columns == 1 && bias.step == 1 {
+                // SAFETY: the row of this tile, which no other task touches, and its part of the bias, which
+                // nobody writes.
+                let (row, bias) = unsafe {
+                    (
+                        std::slice::from_raw_parts_mut(c.at(row, 0), columns),
+                        std::slice::from_raw_parts(bias.start.get().cast_const(), columns),
+                    )
+                };
+                row.iter_mut().zip(bias).for_each(|(sum, &bias)| *sum = add(*sum, bias));
+                continue;
+            }
+            for column in 0..columns {
+                // SAFETY: as above.
+                unsafe { *c.at(row, column) = add(*c.at(row, column), bias.at(column)) };
+            }
+        }
+    }
+}
+
+/// [`Tile::add_bias`] of floating-point numbers that are what they are summed in.
+struct AddBias<'a, T>(&'a Tile<T>);
+
+impl<T: Float> simd::Kernel1<(), ()> for AddBias<'_, T> {
+    #[inline(always)]
+    fn run(self, (): ()) {
+        self.0.add_bias(|sum, bias| sum + bias);
     }
 }
 
@@ -248,20 +337,29 @@ impl Float for f64 {
 }
 
 fn float<T: Float>(product: &Product<T>) -> Result<(), OpError> {
-    if product.is_trivial() {
+    if product.is_trivial(|sum, bias| sum + bias) {
         return Ok(());
     }
     let Size { m, k, n } = product.size;
+    // While the tile is in the cache.
+    let finish = |tile: &Tile<T>| {
+        if tile.bias.is_some() {
+            simd::dispatch1(AddBias(tile), ());
+        }
+    };
     if n == 1 {
         // c = a·b with a vector b.
-        product.tiles(64, 1, &|a, b, c, rows, _| {
+        product.tiles(64, 1, &|tile| {
+            let Tile { a, b, c, rows, .. } = tile;
             simd::dispatch1(
                 MatVec { matrix: a, vector: (b.start, b.rows), result: (c.start, c.rows), rows, k },
                 (),
             );
+            finish(&tile);
         });
     } else if m == 1 {
-        product.tiles(1, 64, &|a, b, c, _, columns| {
+        product.tiles(1, 64, &|tile| {
+            let Tile { a, b, c, columns, .. } = tile;
             simd::dispatch1(
                 MatVec {
                     matrix: b.transposed(),
@@ -272,11 +370,14 @@ fn float<T: Float>(product: &Product<T>) -> Result<(), OpError> {
                 },
                 (),
             );
+            finish(&tile);
         });
     } else {
-        product.tiles(tile(m), tile(n), &|a, b, c, rows, columns| {
+        product.tiles(tile(m), tile(n), &|tile| {
+            let Tile { a, b, c, rows, columns, .. } = tile;
             // SAFETY: the tile lies inside the three operands; no other tile writes its part of c.
             unsafe { gemm_tile(Size { m: rows, k, n: columns }, a, b, c, false, T::ONE) };
+            finish(&tile);
         });
     }
     Ok(())
@@ -353,7 +454,7 @@ fn dot<T: Float>(a: &[T], b: &[T]) -> T {
 
 /// f16 and bf16: tiles are converted to f32 and summed there, so that only the end rounds.
 fn half<T: Wide<Acc = f32>>(product: &Product<T>, workspace: &mut [f32]) -> Result<(), OpError> {
-    if product.is_trivial() {
+    if product.is_trivial(|sum, bias| T::narrow(sum.widen() + bias.widen())) {
         return Ok(());
     }
     let Size { m, k, n } = product.size;
@@ -389,10 +490,14 @@ fn half<T: Wide<Acc = f32>>(product: &Product<T>, workspace: &mut [f32]) -> Resu
                     gemm_tile(Size { m: rows, k: depth, n: columns }, a, b, c, start > 0, 1.0);
                 }
             }
+            let bias = product.bias.map(|bias| bias.part(column));
             for (i, sums) in c_part.chunks(columns).take(rows).enumerate() {
                 for (j, &sum) in sums.iter().enumerate() {
-                    // SAFETY: inside the tile.
-                    unsafe { *c.at(i, j) = T::narrow(sum) };
+                    // SAFETY: inside the tile, and inside the bias, which has an element for each column.
+                    unsafe {
+                        let sum = bias.map_or(sum, |bias| sum + bias.at(j).widen());
+                        *c.at(i, j) = T::narrow(sum);
+                    }
                 }
             }
         }
@@ -442,23 +547,29 @@ unsafe fn widen<T: Wide<Acc = f32>>(
 }
 
 /// Whole numbers, wrapping.
-fn whole<T: Element>(product: &Product<T>, step: impl Fn(T, T, T) -> T + Sync) -> Result<(), OpError> {
-    if product.is_trivial() {
+fn whole<T: Element>(
+    product: &Product<T>,
+    multiply: impl Fn(T, T) -> T + Sync,
+    add: impl Fn(T, T) -> T + Sync,
+) -> Result<(), OpError> {
+    if product.is_trivial(&add) {
         return Ok(());
     }
     let k = product.size.k;
-    product.tiles(16, product.size.n, &|a, b, c, rows, columns| {
+    product.tiles(16, product.size.n, &|tile| {
+        let Tile { a, b, c, rows, columns, .. } = tile;
         for i in 0..rows {
             for j in 0..columns {
                 let mut sum = T::default();
                 for l in 0..k {
                     // SAFETY: inside the operands.
-                    sum = unsafe { step(sum, *a.at(i, l), *b.at(l, j)) };
+                    sum = add(sum, unsafe { multiply(*a.at(i, l), *b.at(l, j)) });
                 }
                 // SAFETY: inside the tile of c, which no other task writes.
                 unsafe { *c.at(i, j) = sum };
             }
         }
+        tile.add_bias(&add);
     });
     Ok(())
 }

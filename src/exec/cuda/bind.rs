@@ -146,6 +146,7 @@ pub(super) fn bind(
                 b: at(product.b.at)?,
                 c: at(product.c.at)?,
                 plus: product.plus.map(at).transpose()?,
+                bias: product.bias.as_ref().map(|bias| at(bias.at)).transpose()?,
                 workspace: if product.workspace_bytes == 0 { 0 } else { at(product.workspace)? },
             };
             Bound::Product(Box::new(context.products.prepare(product, operands)?))

@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use super::{
     bind::{Bound, Memory},
     context::Context,
-    executable::Executable,
     memory::Event,
     nccl::{Collective, Group, Path},
     prepare::{Action, HostAction, Step},
@@ -21,33 +20,33 @@ use crate::{
     },
     ir::NodeId,
     ops::OpError,
+    plan::Plan,
     schedule::OpId,
 };
 
-impl Executable {
-    /// How the collectives of the step that is about to start go to the other ranks: through a group of
-    /// GPUs, or with the host (`None`). Ranks compare what they are about to do.
-    pub(super) fn agree_with_ranks(
-        &self,
-        cuda: &mut Cuda,
-        link: &mut Link<'_>,
-    ) -> Result<Option<Arc<Group>>, OpError> {
-        let starts = self.steps.iter().filter_map(|step| match &step.action {
-            Action::Host(HostAction::Start { node, kind, world, operand }) => {
-                Some((*node, (*kind, *world), &operand.ty))
-            }
-            _ => None,
-        });
-        let requests = starts
-            .map(|(node, collective, ty)| link.request(&self.plan.graph, node, collective, ty))
-            .collect::<Result<Vec<Request>, OpError>>()?;
-        // Where the host does it, each collective is compared when it runs.
-        if requests.is_empty() || matches!(cuda.path, Path::NoLibrary | Path::SharedDevice) {
-            return Ok(None);
+/// How the collectives of the step that is about to start go to the other ranks: through a group of
+/// GPUs, or with the host (`None`). Ranks compare what they are about to do.
+pub(super) fn agree(
+    plan: &Plan,
+    steps: &[Step],
+    cuda: &mut Cuda,
+    link: &mut Link<'_>,
+) -> Result<Option<Arc<Group>>, OpError> {
+    let starts = steps.iter().filter_map(|step| match &step.action {
+        Action::Host(HostAction::Start { node, kind, world, operand }) => {
+            Some((*node, (*kind, *world), &operand.ty))
         }
-        link.comm.agree(&requests)?;
-        cuda.group(link.comm)
+        _ => None,
+    });
+    let requests = starts
+        .map(|(node, collective, ty)| link.request(&plan.graph, node, collective, ty))
+        .collect::<Result<Vec<Request>, OpError>>()?;
+    // Where the host does it, each collective is compared when it runs.
+    if requests.is_empty() || matches!(cuda.path, Path::NoLibrary | Path::SharedDevice) {
+        return Ok(None);
     }
+    link.comm.agree(&requests)?;
+    cuda.group(link.comm)
 }
 
 /// Collectives of a step that were given addresses and have no end yet, by the node that starts them.

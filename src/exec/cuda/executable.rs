@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 
 use super::{
     bind::{Bound, Memory, bind, launches},
-    collectives::Binder,
+    collectives::{Binder, agree},
     context::Context,
-    host::Host,
+    host::{Call, Host},
     kernels,
     memory::Captured,
     module::Function,
@@ -135,7 +135,11 @@ impl Executable {
         let spread = if cuda.checks { None } else { Some(spread(&plan)) };
         let places = spread.as_ref().unwrap_or(&plan);
         let mut steps = prepare::steps(places)?;
-        steps.iter_mut().for_each(|step| step.set_tf32(cuda.tf32));
+        cuda.context.enter()?;
+        for step in &mut steps {
+            step.set_tf32(cuda.tf32);
+            step.spread_biases(|product| cuda.context.products.takes(product));
+        }
         let stretches = if cuda.checks { None } else { Some(prepare::stretches(places, &steps)?) };
         let all: Vec<Vec<&Work>> = match &stretches {
             Some(all) => {
@@ -279,7 +283,7 @@ impl Executable {
         let plan = Arc::clone(&self.plan);
         let fail = RunError::of_no_op;
         let arena = cuda.arena();
-        let group = self.agree_with_ranks(cuda, call.link).map_err(fail)?;
+        let group = agree(&self.plan, &self.steps, cuda, call.link).map_err(fail)?;
         self.path = cuda.path;
         let mut binding = match self.binding.take() {
             Some(binding) if binding.arena == arena && binding.slots == addresses => binding,
@@ -372,13 +376,6 @@ pub(super) fn fault(plan: &Plan, words: Fault, progress: Progress) -> Result<(),
     let Some((op, error)) = kernels::fault(plan, words) else { return Ok(()) };
     let node = node_of(plan, op);
     Err(RunError { node, error: progress.error(error) })
-}
-
-/// What the host needs of a call.
-pub(super) struct Call<'a, 'l> {
-    pub page: &'a ScalarPage,
-    pub cancel: &'a AtomicBool,
-    pub link: &'a mut Link<'l>,
 }
 
 pub(super) fn bind_all<'a>(

@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use super::{
     bind::Memory,
     error::While,
-    executable::{Call, Executable, OnTheWay, bind_all, change, fault},
-    host::Host,
+    executable::{Executable, OnTheWay, bind_all, change, fault},
+    host::{Call, Host},
     memory::{Block, Stream},
     prepare::Action,
     session::Cuda,

@@ -121,6 +121,7 @@ pub(super) fn of_work(work: &Work, op: &[Touch]) -> Vec<Touch> {
         Work::Product(product) => {
             touched.extend([product.a.at, product.b.at, product.c.at].into_iter().flat_map(tensors));
             touched.extend(product.plus.into_iter().flat_map(tensors));
+            touched.extend(product.bias.iter().flat_map(|bias| tensors(bias.at)));
             if product.workspace_bytes > 0 {
                 touched.push(Touch::new(product.workspace, product.workspace_bytes, true));
             }

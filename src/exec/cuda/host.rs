@@ -1,17 +1,15 @@
 //! What the host does between parts of a step: prints, collectives of several ranks, ops that only it
 //! has kernels for. Operands come to the host and results go back. The device waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use cudarc::driver::{result, sys::CUdeviceptr};
 
-use super::{
-    bind::Memory, error::While, executable::Call, memory, prepare::HostAction, staging::Part, work::Address,
-};
+use super::{bind::Memory, error::While, memory, prepare::HostAction, staging::Part, work::Address};
 use crate::{
     exec::{
         Tensor,
-        comm::Tickets,
+        comm::{Link, Tickets},
         cpu::{ScalarPage, call_op},
         place::{Place, Wait},
         run::Printer,
@@ -20,6 +18,13 @@ use crate::{
     plan::Plan,
     schedule::OpId,
 };
+
+/// What the host needs of a call.
+pub(super) struct Call<'a, 'l> {
+    pub page: &'a ScalarPage,
+    pub cancel: &'a AtomicBool,
+    pub link: &'a mut Link<'l>,
+}
 
 /// The host's part of one run.
 pub(super) struct Host<'a> {

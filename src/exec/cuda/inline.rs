@@ -172,7 +172,9 @@ fn sum(
     let is_exact = matches!(product.dtype, DType::F32 | DType::F64) && to.ty.dtype() == product.dtype;
     // The algorithm is that of the product alone, which is chosen by alignment, too.
     let is_aligned = [to_at, plus_at].iter().all(|at| at.offset.is_multiple_of(ALIGNMENT));
-    if !is_exact || !is_aligned || product.workspace_bytes > 0 || product.plus.is_some() {
+    // What is added would come before the bias, which gives other bits where the sum is not taken in.
+    let is_product = product.plus.is_none() && product.bias.is_none();
+    if !is_exact || !is_aligned || product.workspace_bytes > 0 || !is_product {
         return Ok(None);
     }
     let c = Matrix { at: to_at, ..product.c };

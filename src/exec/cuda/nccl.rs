@@ -9,7 +9,10 @@ use std::{
     collections::VecDeque,
     ffi::{CStr, c_void},
     mem, ptr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -29,7 +32,7 @@ use super::{
     memory::{Event, Stream},
 };
 use crate::{
-    exec::comm::{Comm, Failure, FailureKind, Request, Watch},
+    exec::comm::{Comm, Failure, FailureKind, Request, Watch, seconds},
     ir::{DType, Type},
     ops::{CollectiveKind, OpError},
 };
@@ -37,6 +40,13 @@ use crate::{
 /// Pauses between two looks: at first short, as most waits are.
 const FIRST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_micros(200);
+
+/// Of the time limit: when ranks are asked how far they have come, and how often after that.
+const FIRST_QUESTION: u32 = 2;
+const QUESTIONS: u32 = 8;
+
+/// How long ranks have to answer once it is known that one is lost, at most.
+const ROLL_CALL: Duration = Duration::from_secs(1);
 
 /// How long a rank that ends waits for the others.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -62,9 +72,11 @@ pub(super) struct Group {
     raw: Mutex<Raw>,
     /// Collectives on their way, in the order in which they run.
     running: Mutex<VecDeque<Running>>,
+    /// Of the collective that was started last. Connecting was number 1.
+    number: AtomicU64,
     rank: u32,
     limit: Duration,
-    watch: Option<Watch>,
+    watch: Option<Arc<dyn Watch>>,
 }
 
 enum Raw {
@@ -77,11 +89,39 @@ enum Raw {
 unsafe impl Send for Raw {}
 
 struct Running {
+    number: u64,
     ready: Arc<Event>,
     done: Arc<Event>,
     what: Arc<str>,
-    /// When its operand was seen to be there.
-    since: Option<Instant>,
+    /// From when on its operand was seen to be there.
+    patience: Option<Patience>,
+}
+
+/// A wait for other ranks, which are asked how far they have come before it is over.
+struct Patience {
+    since: Instant,
+    next: Instant,
+    has_asked: bool,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Patience {
+        let since = Instant::now();
+        Patience { since, next: since + limit / FIRST_QUESTION, has_asked: false }
+    }
+
+    /// Once the limit is over, the ranks that have not come to `count`.
+    fn over(&mut self, group: &Group, count: u64) -> Option<Vec<u32>> {
+        let now = Instant::now();
+        if now < self.next {
+            return None;
+        }
+        let behind = group.behind(count);
+        let is_over = self.has_asked && now.duration_since(self.since) >= group.limit;
+        self.has_asked = true;
+        self.next = now + group.limit / QUESTIONS;
+        is_over.then_some(behind)
+    }
 }
 
 /// A collective with addresses.
@@ -197,25 +237,27 @@ impl Group {
             stream,
             raw: Mutex::new(Raw::Open(raw)),
             running: Mutex::default(),
+            number: AtomicU64::new(1),
             rank,
             limit: comm.limit(),
             watch: comm.watch(),
         };
-        group.settle(status, "connecting the ranks")?;
+        group.came(1);
+        group.settle(status, "connecting the ranks", 1)?;
         Ok(group)
     }
 
-    /// Waits until the library has done what it was told last; `status` is what it said then.
-    fn settle(&self, mut status: ncclResult_t, doing: &str) -> Result<(), OpError> {
-        let begin = Instant::now();
+    /// Waits until the library has done what it was told last; `status` is what it said then. Other ranks
+    /// have come to `count` where it can be done.
+    fn settle(&self, mut status: ncclResult_t, doing: &str, count: u64) -> Result<(), OpError> {
+        let mut patience = Patience::new(self.limit);
         let mut pause = FIRST_PAUSE;
         while status == ncclResult_t::ncclInProgress {
             if let Some(failure) = self.watched() {
-                return Err(self.give_up(failure));
+                return Err(self.close(failure));
             }
-            if begin.elapsed() >= self.limit {
-                let message = format!("NCCL is not done with {doing} after {} s", self.limit.as_secs_f64());
-                return Err(self.give_up(Failure { kind: FailureKind::Late, rank: self.rank, message }));
+            if let Some(behind) = patience.over(self, count) {
+                return Err(self.late(doing, &behind));
             }
             thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -224,8 +266,57 @@ impl Group {
         if status == ncclResult_t::ncclSuccess {
             return Ok(());
         }
-        let message = format!("NCCL failed on rank {} while {doing}: {}", self.rank, text(status));
-        Err(self.give_up(Failure::engine(self.rank, message)))
+        Err(self.failed(status, &format!(" while {doing}")))
+    }
+
+    /// What the library says that has failed.
+    fn failed(&self, status: ncclResult_t, doing: &str) -> OpError {
+        let silent = if status == ncclResult_t::ncclRemoteError { self.call_the_roll() } else { Vec::new() };
+        let message = format!("NCCL failed on rank {}{doing}: {}", self.rank, text(status));
+        self.give_up(match silent.first() {
+            Some(&rank) => {
+                let message = format!("{} not answer any more: {message}", named(&silent, "does", "do"));
+                Failure { kind: FailureKind::Engine, rank, message }
+            }
+            None => Failure::engine(self.rank, message),
+        })
+    }
+
+    /// The ranks that do not answer, where it is known that one is lost.
+    fn call_the_roll(&self) -> Vec<u32> {
+        let begin = Instant::now();
+        self.behind(0);
+        while begin.elapsed() < ROLL_CALL.min(self.limit / FIRST_QUESTION) && self.watched().is_none() {
+            thread::sleep(LONGEST_PAUSE);
+        }
+        self.behind(0)
+    }
+
+    fn late(&self, doing: &str, behind: &[u32]) -> OpError {
+        let limit = seconds(self.limit);
+        self.give_up(match behind.first() {
+            Some(&rank) => {
+                let message = format!("{} not come to {doing} within {limit}", named(behind, "did", "did"));
+                Failure { kind: FailureKind::Late, rank, message }
+            }
+            None => {
+                let message = format!(
+                    "NCCL is not done with {doing} after {limit}, and all ranks have come to it: rank {} waited",
+                    self.rank
+                );
+                Failure::engine(self.rank, message)
+            }
+        })
+    }
+
+    fn came(&self, count: u64) {
+        if let Some(watch) = &self.watch {
+            watch.came(count);
+        }
+    }
+
+    fn behind(&self, count: u64) -> Vec<u32> {
+        self.watch.as_ref().map_or_else(Vec::new, |watch| watch.behind(count))
     }
 
     /// What the library says of the group.
@@ -242,11 +333,21 @@ impl Group {
     }
 
     fn watched(&self) -> Option<Failure> {
-        self.watch.as_ref().and_then(|watch| watch())
+        self.watch.as_ref().and_then(|watch| watch.failure())
     }
 
-    /// Ends all collectives that are on their way. The first failure is the one to report.
+    /// Ends all collectives that are on their way, and tells the other ranks. The first failure is the one
+    /// to report.
     fn give_up(&self, failure: Failure) -> OpError {
+        let failure = match &self.watch {
+            Some(watch) => watch.fail(failure),
+            None => failure,
+        };
+        self.close(failure)
+    }
+
+    /// Ends all collectives that are on their way.
+    fn close(&self, failure: Failure) -> OpError {
         let mut raw = lock(&self.raw);
         if let Raw::Failed(first) = &*raw {
             return first.clone().into();
@@ -268,15 +369,17 @@ impl Group {
         ready: &Arc<Event>,
         done: &Arc<Event>,
     ) -> Result<(), OpError> {
-        forget_ended(&mut lock(&self.running));
+        self.forget_ended(&mut lock(&self.running));
         ready.mark(after)?;
         ready.hold(self.stream.raw())?;
         let status = self.call(collective)?;
-        self.settle(status, &format!("starting {}", collective.what))?;
+        // No device needs to have come so far, but each rank is to answer.
+        self.settle(status, &format!("starting {}", collective.what), 0)?;
         done.mark(self.stream.raw())?;
         let (ready, done) = (Arc::clone(ready), Arc::clone(done));
         let what = Arc::clone(&collective.what);
-        lock(&self.running).push_back(Running { ready, done, what, since: None });
+        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
+        lock(&self.running).push_back(Running { number, ready, done, what, patience: None });
         Ok(())
     }
 
@@ -331,7 +434,10 @@ impl Group {
             // SAFETY: the stream is alive.
             match unsafe { driver::cuStreamQuery(stream) } {
                 CUresult::CUDA_ERROR_NOT_READY => {}
-                other => return other.result().during(doing),
+                other => {
+                    self.forget_ended(&mut lock(&self.running));
+                    return other.result().during(doing);
+                }
             }
             if let Err(error) = self.look() {
                 // What was given up ends soon, and nothing uses the memory of the step then.
@@ -355,33 +461,50 @@ impl Group {
     fn look(&self) -> Result<(), OpError> {
         let late = {
             let mut running = lock(&self.running);
-            forget_ended(&mut running);
+            self.forget_ended(&mut running);
             let Some(first) = running.front_mut() else { return Ok(()) };
             // The time counts from when this rank has come: its own work may take as long as it likes.
-            if first.since.is_none() && first.ready.is_over() {
-                first.since = Some(Instant::now());
+            if first.patience.is_none() && first.ready.is_over() {
+                first.patience = Some(Patience::new(self.limit));
+                self.came(first.number);
             }
-            first.since.filter(|since| since.elapsed() >= self.limit).map(|_| Arc::clone(&first.what))
+            let number = first.number;
+            let behind = first.patience.as_mut().and_then(|patience| patience.over(self, number));
+            behind.map(|behind| (Arc::clone(&first.what), behind))
         };
         let status = self.status()?;
-        if !matches!(status, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) {
-            let message = format!("NCCL failed on rank {}: {}", self.rank, text(status));
-            return Err(self.give_up(Failure::engine(self.rank, message)));
-        }
         if let Some(failure) = self.watched() {
-            return Err(self.give_up(failure));
+            return Err(self.close(failure));
         }
-        let Some(what) = late else { return Ok(()) };
-        let limit = self.limit.as_secs_f64();
-        let message = format!("a rank did not come to {what} within {limit} s: rank {} waited", self.rank);
-        Err(self.give_up(Failure { kind: FailureKind::Late, rank: self.rank, message }))
+        if !matches!(status, ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) {
+            return Err(self.failed(status, ""));
+        }
+        match late {
+            Some((what, behind)) => Err(self.late(&what, &behind)),
+            None => Ok(()),
+        }
+    }
+
+    /// Collectives end in their order.
+    fn forget_ended(&self, running: &mut VecDeque<Running>) {
+        while let Some(first) = running.front()
+            && first.done.is_over()
+        {
+            self.came(first.number);
+            running.pop_front();
+        }
     }
 }
 
-/// Collectives end in their order.
-fn forget_ended(running: &mut VecDeque<Running>) {
-    while running.front().is_some_and(|first| first.done.is_over()) {
-        running.pop_front();
+/// `rank 1 does`, `ranks 1, 2 and 3 do`
+fn named(ranks: &[u32], one: &str, many: &str) -> String {
+    match ranks {
+        [] => format!("no rank {one}"),
+        [rank] => format!("rank {rank} {one}"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(u32::to_string).collect();
+            format!("ranks {} and {last} {many}", first.join(", "))
+        }
     }
 }
 
@@ -407,7 +530,7 @@ impl Drop for Group {
             // SAFETY: the handle was open, and nobody uses it any more.
             let _ = unsafe { sys::ncclCommDestroy(open) };
         } else {
-            self.give_up(ended());
+            self.close(ended());
         }
     }
 }

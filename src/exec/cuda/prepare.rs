@@ -7,7 +7,7 @@ use super::{
     hazards::{self, Space, Touch},
     inline, kernels,
     merge::{self, Item},
-    work::Work,
+    work::{Product, Work},
 };
 use crate::{
     exec::place::{self, Place, Root, dense_place, fault},
@@ -66,6 +66,16 @@ impl Step {
                 product.tf32 = on && product.dtype == DType::F32;
             }
         }
+    }
+
+    /// Lets products whose bias the library does not take add to it instead.
+    pub fn spread_biases(&mut self, is_taken: impl Fn(&Product) -> bool) {
+        let Action::Device(works) = &mut self.action else { return };
+        let all = std::mem::take(works).into_iter().flat_map(|work| match work {
+            Work::Product(product) if product.bias.is_some() && !is_taken(&product) => product.spread(),
+            work => vec![work],
+        });
+        *works = all.collect();
     }
 
     /// What the device does; nothing where the host does it.

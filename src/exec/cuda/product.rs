@@ -7,10 +7,10 @@ use cudarc::{
     cublaslt::{
         result::{self, CublasError},
         sys::{
-            self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
-            cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreference_t,
-            cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatrixLayout_t,
-            cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
+            self, cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t,
+            cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t as DescAttribute,
+            cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
+            cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
         },
     },
     driver::sys::CUstream,
@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     context::lock,
-    work::{Matrix, Product},
+    work::{Address, Matrix, Product},
 };
 use crate::{ir::DType, ops::OpError};
 
@@ -39,6 +39,8 @@ struct Key {
     workspace: u64,
     /// Largest powers of two that divide the addresses of a, b and c.
     alignment: [u32; 3],
+    /// That of the bias, if there is one.
+    bias: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +57,7 @@ pub(super) struct Operands {
     pub c: u64,
     /// What is added to the sums, stored as `c` is.
     pub plus: Option<u64>,
+    pub bias: Option<u64>,
     pub workspace: u64,
 }
 
@@ -139,6 +142,7 @@ impl Layout {
 impl Desc {
     fn new(
         product: &Product,
+        operands: &Operands,
         compute: cublasComputeType_t,
         scale: cudaDataType,
     ) -> Result<Desc, CublasError> {
@@ -146,6 +150,15 @@ impl Desc {
         // The operands change places (see `Prepared::new`), and each is transposed as it lies there.
         desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &operation(product.b.transposed))?;
         desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &operation(product.a.transposed))?;
+        if let Some(bias) = operands.bias {
+            // Rows of the result are columns there, and the library adds the bias along columns. It has the
+            // result's type where nothing else is said. Activations stay ops of their own: the library's relu is
+            // max(x, 0), which makes 0 of NaN, and what its gelu gives to the last bit is not written down.
+            let epilogue = cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
+            desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            // An algorithm is chosen by its alignment, too, so it is there before.
+            desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
         Ok(desc)
     }
 
@@ -153,6 +166,23 @@ impl Desc {
         let (value, bytes) = bytes_of(value);
         // SAFETY: as in `Layout::new`.
         unsafe { result::set_matmul_desc_attribute(self.0, attribute, value, bytes) }
+    }
+}
+
+impl Operands {
+    /// Places that are as aligned as those of the product will be: tensors lie in buffers that are aligned to
+    /// more than anybody asks.
+    fn like(product: &Product) -> Operands {
+        const BUFFER: u64 = 1 << 20;
+        let at = |at: Address| BUFFER + at.offset % BUFFER;
+        Operands {
+            a: at(product.a.at),
+            b: at(product.b.at),
+            c: at(product.c.at),
+            plus: product.plus.map(at),
+            bias: product.bias.as_ref().map(|bias| at(bias.at)),
+            workspace: BUFFER,
+        }
     }
 }
 
@@ -217,7 +247,7 @@ impl Products {
         }
         let made = |error| failed("preparing", product, error);
         let Product { rows, columns, inner, batch, .. } = *product;
-        let desc = Desc::new(product, compute, scale).map_err(made)?;
+        let desc = Desc::new(product, &operands, compute, scale).map_err(made)?;
         let layout = |matrix, rows, columns| Layout::new(data, matrix, rows, columns, batch).map_err(made);
         let (a, b) = (layout(&product.a, rows, inner)?, layout(&product.b, inner, columns)?);
         let c = layout(&product.c, rows, columns)?;
@@ -235,6 +265,7 @@ impl Products {
                 aligned(&product.b, operands.b),
                 aligned(&product.c, operands.c),
             ],
+            bias: operands.bias.map(|bias| alignment(bias, 0, 1, element)),
         };
         let known = lock(&self.chosen).get(&key).copied();
         let algorithm = match known {
@@ -247,6 +278,11 @@ impl Products {
             }
         };
         Ok(Prepared { desc, a, b, c, algorithm, operands, dtype: product.dtype })
+    }
+
+    /// Whether the library adds the bias of a product itself. The context is current.
+    pub fn takes(&self, product: &Product) -> bool {
+        self.prepare(product, Operands::like(product)).is_ok()
     }
 
     fn choose(

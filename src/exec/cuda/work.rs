@@ -68,7 +68,7 @@ pub(super) enum Arg {
     Table(Arc<[Arg]>),
 }
 
-/// `c = a · b` per matrix of a batch, accumulated in f32 (f64 for f64).
+/// `c = a · b` per matrix of a batch, with a bias and what is added to it, accumulated in f32 (f64 for f64).
 /// Matrices are row-major with a leading dimension; a transposed one is stored column-major.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Product {
@@ -83,11 +83,31 @@ pub(super) struct Product {
     pub c: Matrix,
     /// The first element of what is added to the sums, stored as `c` is; it may be `c` itself.
     pub plus: Option<Address>,
+    /// What is added to each row of the sums before they are rounded; there is no batch then.
+    pub bias: Option<Bias>,
     /// Whether f32 operands may be rounded to TF32.
     pub tf32: bool,
     /// What the product may use of the arena beside its operands.
     pub workspace: Address,
     pub workspace_bytes: u64,
+}
+
+impl Product {
+    /// The same without a bias: the sums are added to it.
+    pub fn spread(mut self) -> Vec<Work> {
+        let Some(Bias { mut spread, .. }) = self.bias.take() else { return vec![Work::Product(self)] };
+        self.plus = Some(self.c.at);
+        spread.push(Work::Product(self));
+        spread
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Bias {
+    /// Its first element; the others lie behind it without gaps.
+    pub at: Address,
+    /// Puts the bias into every row of `c`, for a library that does not take it as one.
+    pub spread: Vec<Work>,
 }
 
 /// A batch of matrices in memory.

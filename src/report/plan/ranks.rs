@@ -88,10 +88,16 @@ pub fn ranks(plan: &Plan) -> Option<RanksReport> {
                     report.overlapped.add(bytes);
                 }
             }
-            _ => running.values_mut().for_each(|beside| *beside = true),
+            // What computes a number of the step, such as a learning rate, hides nothing.
+            _ if is_work(&node) => running.values_mut().for_each(|beside| *beside = true),
+            _ => {}
         }
     }
     Some(report)
+}
+
+fn is_work(node: &Node<'_>) -> bool {
+    node.arg_types().any(|ty| ty.elements() > 1)
 }
 
 /// What one rank sends in a collective at least.

@@ -5,33 +5,29 @@
 //! the kinds that return at once, and a rank sleeps between two looks.
 
 mod library;
+mod messages;
+mod notice;
+mod start;
 
 use std::{
-    collections::VecDeque,
-    fmt, thread,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
-use library::{Library, Sending};
+use messages::Messages;
 
 use super::{
-    Comm, Failure, FailureKind, Watch,
+    Comm, Failure, Watch,
     exchange::Exchange,
     transport::{Lost, Transport},
 };
 use crate::guard;
 
-/// Tags of messages: of collectives, of the failure of a group, of the end of a rank.
-const DATA: i32 = 1;
-const FAILURE: i32 = 2;
-const END: i32 = 3;
-
 /// How long a rank sleeps between two looks: at first short, as most messages come soon.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-
-/// How long a rank that has failed goes on telling others before it leaves.
-const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Why there is no MPI.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,125 +47,22 @@ impl std::error::Error for MpiError {}
 /// This process as a rank of the job that `mpirun` started it in. The MPI library is looked for now,
 /// so that `tg` runs where there is none. Once per process.
 pub fn connect(limit: Duration) -> Result<Box<dyn Comm>, MpiError> {
-    let library = Library::start()?;
-    let transport = Mpi {
-        rank: library.rank(),
-        world: library.world(),
-        library,
-        sending: Vec::new(),
-        failure: None,
-        has_ended: false,
-        limit,
-    };
+    let messages = Messages::new(start::start(limit)?, limit);
+    let (rank, world) = (messages.rank(), messages.world());
+    let transport = Mpi { rank, world, messages: Arc::new(Mutex::new(messages)) };
     Ok(Box::new(Exchange::new(transport, limit)))
 }
 
+/// A rank's end. MPI may be called by one thread at a time, which the lock holds.
 struct Mpi {
     rank: u32,
     world: u32,
-    library: Library,
-    /// Messages that MPI still reads.
-    sending: Vec<Sending>,
-    failure: Option<Failure>,
-    has_ended: bool,
-    /// How long another rank may take to come to the end.
-    limit: Duration,
+    messages: Arc<Mutex<Messages>>,
 }
 
-impl Mpi {
-    fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let me = self.rank;
-        (0..self.world).filter(move |&rank| rank != me)
-    }
-
-    fn post(&mut self, to: u32, tag: i32, message: Vec<u8>) -> Result<(), String> {
-        self.finish_sends()?;
-        let sending = self.library.send(to, tag, message)?;
-        self.sending.push(sending);
-        Ok(())
-    }
-
-    /// Lets go of the messages that are sent.
-    fn finish_sends(&mut self) -> Result<(), String> {
-        let mut still = Vec::with_capacity(self.sending.len());
-        for mut sending in std::mem::take(&mut self.sending) {
-            if !self.library.is_sent(&mut sending)? {
-                still.push(sending);
-            }
-        }
-        self.sending = still;
-        Ok(())
-    }
-
-    /// Whether another rank has told of a failure.
-    fn hear(&mut self) -> Result<Option<Failure>, String> {
-        if self.failure.is_none()
-            && let Some(incoming) = self.library.probe(None, FAILURE)?
-        {
-            let bytes = self.library.receive(incoming)?;
-            self.failure = Failure::from_bytes(&bytes);
-        }
-        Ok(self.failure.clone())
-    }
-
-    fn take(&mut self, from: u32) -> Result<Option<Vec<u8>>, String> {
-        match self.library.probe(Some(from), DATA)? {
-            Some(incoming) => self.library.receive(incoming).map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// One look for a message of `from`.
-    fn look(&mut self, from: u32) -> Result<Option<Result<Vec<u8>, Lost>>, String> {
-        self.finish_sends()?;
-        if let Some(message) = self.take(from)? {
-            return Ok(Some(Ok(message)));
-        }
-        if let Some(failure) = self.hear()? {
-            return Ok(Some(Err(Lost::Failed(failure))));
-        }
-        if self.library.probe(Some(from), END)?.is_some() {
-            // What it sent before has come before.
-            let last = self.take(from)?;
-            return Ok(Some(last.ok_or(Lost::Ended)));
-        }
-        Ok(None)
-    }
-
-    /// Waits until every other rank has ended too, as MPI may only be closed together; not longer than
-    /// for a collective, since one that was killed never ends.
-    fn leave_together(&mut self) -> Result<(), String> {
-        for to in self.others() {
-            self.post(to, END, Vec::new())?;
-        }
-        let mut left: VecDeque<u32> = self.others().collect();
-        let begin = Instant::now();
-        let mut sleep = Sleep::new();
-        while let Some(&rank) = left.front() {
-            self.finish_sends()?;
-            if let Some(incoming) = self.library.probe(Some(rank), END)? {
-                self.library.receive(incoming)?;
-                left.pop_front();
-                continue;
-            }
-            // What another rank waits for will not come: it reports that.
-            if self.hear()?.is_some() || guard::cancelled() {
-                return Ok(());
-            }
-            if begin.elapsed() >= self.limit {
-                let limit = self.limit.as_secs_f64();
-                let message = format!("rank {rank} did not come to its end within {limit} s");
-                self.failure = Some(Failure { kind: FailureKind::Late, rank, message });
-                return Ok(());
-            }
-            sleep.a_while();
-        }
-        while !self.sending.is_empty() {
-            self.finish_sends()?;
-            sleep.a_while();
-        }
-        self.library.close()
-    }
+/// No rank panics while it holds the lock, and what it guards is whole at all times.
+fn lock(messages: &Mutex<Messages>) -> MutexGuard<'_, Messages> {
+    messages.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Transport for Mpi {
@@ -182,17 +75,14 @@ impl Transport for Mpi {
     }
 
     fn send(&mut self, to: u32, message: Vec<u8>) -> Result<(), Lost> {
-        if let Some(failure) = &self.failure {
-            return Err(Lost::Failed(failure.clone()));
-        }
-        self.post(to, DATA, message).map_err(Lost::Engine)
+        lock(&self.messages).send(to, message)
     }
 
     fn receive(&mut self, from: u32, limit: Duration) -> Result<Vec<u8>, Lost> {
         let begin = Instant::now();
         let mut sleep = Sleep::new();
         loop {
-            if let Some(result) = self.look(from).map_err(Lost::Engine)? {
+            if let Some(result) = lock(&self.messages).look(from).map_err(Lost::Engine)? {
                 return result;
             }
             if guard::cancelled() {
@@ -206,51 +96,49 @@ impl Transport for Mpi {
     }
 
     fn failure(&self) -> Option<Failure> {
-        self.failure.clone()
+        lock(&self.messages).failure()
     }
 
-    /// MPI may be called by one thread alone.
-    fn watch(&self) -> Option<Watch> {
-        None
+    fn watch(&self) -> Arc<dyn Watch> {
+        Arc::new(Beside(Arc::clone(&self.messages)))
     }
 
     fn fail(&mut self, failure: Failure) -> Failure {
-        if let Some(first) = &self.failure {
-            return first.clone();
-        }
-        self.failure = Some(failure.clone());
-        // Whoever cannot be told finds out by the time limit.
-        for to in self.others() {
-            let _ = self.post(to, FAILURE, failure.to_bytes());
-        }
-        let begin = Instant::now();
-        while !self.sending.is_empty() && begin.elapsed() < FAREWELL {
-            if self.finish_sends().is_err() {
-                break;
-            }
-            thread::sleep(LONGEST_SLEEP);
-        }
-        failure
+        lock(&self.messages).fail(failure)
     }
 
     fn end(&mut self) {
-        if std::mem::replace(&mut self.has_ended, true) {
-            return;
-        }
-        // A group that has failed is left as it is: closing MPI would wait for all ranks.
-        if self.failure.is_none()
-            && let Err(text) = self.leave_together()
-        {
-            self.failure = Some(Failure::engine(self.rank, format!("MPI failed at the end: {text}")));
-        }
+        lock(&self.messages).end();
     }
 }
 
 impl Drop for Mpi {
     fn drop(&mut self) {
         self.end();
-        // MPI may still read what was not sent to the end; the process ends soon.
-        std::mem::forget(std::mem::take(&mut self.sending));
+    }
+}
+
+/// The group as a rank sees it that waits for its device.
+struct Beside(Arc<Mutex<Messages>>);
+
+impl Watch for Beside {
+    fn failure(&self) -> Option<Failure> {
+        let mut messages = lock(&self.0);
+        // MPI that fails here fails in the next collective, which reports it.
+        let _ = messages.listen();
+        messages.failure()
+    }
+
+    fn fail(&self, failure: Failure) -> Failure {
+        lock(&self.0).fail(failure)
+    }
+
+    fn came(&self, count: u64) {
+        lock(&self.0).came(count);
+    }
+
+    fn behind(&self, count: u64) -> Vec<u32> {
+        lock(&self.0).behind(count)
     }
 }
 

@@ -17,6 +17,17 @@ impl Tensor {
         Place::new(plan, access).map(Tensor)
     }
 
+    /// This vector as each of so many rows.
+    pub fn as_rows(&self, rows: usize) -> Result<Tensor, OpError> {
+        let (&[columns], &[step]) = (self.shape(), self.strides()) else {
+            return Err(internal("rows of what is no vector"));
+        };
+        let mut place = self.0.clone();
+        place.ty = place.ty.with_shape([rows, columns])?;
+        place.layout.strides = [0, step].into();
+        Ok(Tensor(place))
+    }
+
     /// Of its first element.
     pub fn address(&self) -> Address {
         let offset = self.0.layout.offset * self.dtype().size();

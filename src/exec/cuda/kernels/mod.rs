@@ -179,7 +179,9 @@ pub(crate) fn workspace(op: &Op, args: &[&Type], results: &[&Type]) -> u64 {
         Op::ScatterAdd(scatter) => gather::scatter_workspace(scatter.rows, args),
         Op::LayerNormGrad(_) => rows::norm_grad_workspace(args, 2),
         Op::RmsNormGrad(_) => rows::norm_grad_workspace(args, 1),
-        Op::Conv2dGradWeight(conv) => conv::weight_workspace(conv.shape, args, results),
+        Op::Conv2d(conv) => conv::workspace(conv::Part::Forward, conv.shape, args, results),
+        Op::Conv2dGradInput(conv) => conv::workspace(conv::Part::GradInput, conv.shape, args, results),
+        Op::Conv2dGradWeight(conv) => conv::workspace(conv::Part::GradWeight, conv.shape, args, results),
         Op::AttentionGrad(_) => attention::grad_workspace(args),
         // The host's own, wherever it runs.
         Op::Opaque(_) => op.workspace(args, results),
@@ -214,8 +216,6 @@ pub(crate) fn workspace(op: &Op, args: &[&Type], results: &[&Type]) -> u64 {
         | Op::RmsNorm(_)
         | Op::BatchNorm(_)
         | Op::BatchNormGrad(_)
-        | Op::Conv2d(_)
-        | Op::Conv2dGradInput(_)
         | Op::MaxPool2d(_)
         | Op::MaxPool2dGrad(_)
         | Op::MaxPool2dGather(_)

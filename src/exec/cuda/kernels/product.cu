@@ -1,12 +1,13 @@
 // Matrix products of whole numbers, and of layouts that the library of products does not take. Strides are
-// in elements; A_ALONG and B_ALONG say whether terms of a sum lie beside each other.
+// in elements; A_ALONG and B_ALONG say whether terms of a sum lie beside each other, HAS_BIAS whether a bias is
+// added to each row of the sums.
 
 typedef Wide<T>::type A;
 TILE_TEXT
 
 extern "C" __global__ void matmul(
-    const T* a, const T* b, T* c, i64 m, i64 n, i64 k,
-    i64 a_row, i64 a_column, i64 b_row, i64 b_column, i64 c_row, i64 c_column
+    const T* a, const T* b, const T* bias, T* c, i64 m, i64 n, i64 k,
+    i64 a_row, i64 a_column, i64 b_row, i64 b_column, i64 c_row, i64 c_column, i64 bias_step
 ) {
     __shared__ A left[STEP * (TILE + PAD)];
     __shared__ A right[STEP * (TILE + PAD)];
@@ -29,7 +30,10 @@ extern "C" __global__ void matmul(
         #pragma unroll
         for (int j = 0; j < MICRO; ++j) {
             I r = row + threadIdx.x / 16 * MICRO + i, s = column + threadIdx.x % 16 * MICRO + j;
-            if (r < (I)m && s < (I)n) to[r * (I)c_row + s * (I)c_column] = narrow<T>(sums[i][j]);
+            if (r < (I)m && s < (I)n) {
+                if (HAS_BIAS) sums[i][j] = multiply_add((A)1, widen(bias[s * (I)bias_step]), sums[i][j]);
+                to[r * (I)c_row + s * (I)c_column] = narrow<T>(sums[i][j]);
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     exec::{
         cpu::strided::{Axis, Walk},
-        cuda::work::{Matrix, Product},
+        cuda::work::{Bias, Matrix, Product},
     },
     ir::Type,
 };
@@ -30,10 +30,14 @@ const TILES: u64 = 128;
 /// A part of a sum has at least so many terms.
 const TERMS: u64 = 512;
 
+/// The library reads a bias in pieces of so many bytes. What it says of alignment leaves room for less, but it
+/// has been seen to fail there.
+const BIAS_ALIGNMENT: usize = 16;
+
 /// Bytes beside the operands: partial sums, where a result has so few tiles that its sums are divided among
 /// blocks. At most those of `TILES` tiles.
 pub(super) fn workspace(args: &[&Type], results: &[&Type]) -> u64 {
-    let (&[a, _], &[c]) = (args, results) else { return 0 };
+    let (&[a, _, ..], &[c]) = (args, results) else { return 0 };
     let (&[.., inner], &[ref batch @ .., rows, columns]) = (a.shape(), c.shape()) else { return 0 };
     if !c.dtype().is_float() {
         return 0;
@@ -58,7 +62,7 @@ struct Sizes {
 }
 
 pub(super) fn works(call: &Call) -> Result<Vec<Work>, OpError> {
-    let (a, b, c) = (call.arg(0)?, call.arg(1)?, call.result(0)?);
+    let (a, b, c, bias) = (call.arg(0)?, call.arg(1)?, call.result(0)?, call.args.get(2));
     let ([.., m, k], [.., n]) = (a.shape(), b.shape()) else {
         return Err(internal("a product of no matrices"));
     };
@@ -66,7 +70,7 @@ pub(super) fn works(call: &Call) -> Result<Vec<Work>, OpError> {
     if c.elements() == 0 {
         return Ok(Vec::new());
     }
-    if sizes.k == 0 {
+    if sizes.k == 0 && bias.is_none() {
         return Ok(movement::zero(c));
     }
     let lead = c.shape().len().saturating_sub(2);
@@ -74,18 +78,30 @@ pub(super) fn works(call: &Call) -> Result<Vec<Work>, OpError> {
     let batch = Walk::new((0..lead).map(axis));
     let workspace_bytes = workspace(&[a.ty(), b.ty()], &[c.ty()]);
     let workspace = call.workspace(workspace_bytes)?;
-    match library(a, b, c, sizes, &batch) {
-        Some(products) => Ok(products
-            .into_iter()
-            .map(|product| Work::Product(Product { workspace, workspace_bytes, ..product }))
-            .collect()),
-        None => kernel(a, b, c, sizes, &batch),
+    let Some(products) = library(a, b, c, sizes, &batch) else {
+        return kernel(a, b, c, bias, sizes, &batch);
+    };
+    let mut works = Vec::with_capacity(products.len());
+    for product in products {
+        let product = Product { workspace, workspace_bytes, ..product };
+        let Some(bias) = bias else {
+            works.push(Work::Product(product));
+            continue;
+        };
+        let spread = movement::copy(&bias.as_rows(sizes.m)?, c)?;
+        let product = Product { bias: Some(Bias { at: bias.address(), spread }), ..product };
+        let is_vector = bias.stride(0) == 1 || sizes.n == 1;
+        match is_vector && bias.is_aligned(BIAS_ALIGNMENT) {
+            true => works.push(Work::Product(product)),
+            false => works.extend(product.spread()),
+        }
     }
+    Ok(works)
 }
 
 /// The products of the library, without their workspace; `None` where it does not take them.
 fn library(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) -> Option<Vec<Product>> {
-    if !c.dtype().is_float() {
+    if !c.dtype().is_float() || sizes.k == 0 {
         return None;
     }
     let Sizes { m, k, n } = sizes;
@@ -116,6 +132,7 @@ fn library(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) ->
             b: shifted(b, offsets[1], inner.strides[1]),
             c: shifted(c_matrix, offsets[2], inner.strides[2]),
             plus: None,
+            bias: None,
             tf32: false,
             workspace: c_matrix.at,
             workspace_bytes: 0,
@@ -143,7 +160,14 @@ fn matrix(tensor: &Tensor, rows: usize, columns: usize) -> Option<Matrix> {
     Some(Matrix { at: tensor.address(), leading: leading as u64, transposed, stride: 0 })
 }
 
-fn kernel(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) -> Result<Vec<Work>, OpError> {
+fn kernel(
+    a: &Tensor,
+    b: &Tensor,
+    c: &Tensor,
+    bias: Option<&Tensor>,
+    sizes: Sizes,
+    batch: &Walk<3>,
+) -> Result<Vec<Work>, OpError> {
     let Sizes { m, k, n } = sizes;
     let matrix_strides = |tensor: &Tensor| match *tensor.strides() {
         [.., row, column] => [row, column],
@@ -158,9 +182,10 @@ fn kernel(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) -> 
     };
     let is_f64 = c.dtype() == crate::ir::DType::F64 || c.dtype() == crate::ir::DType::I64;
     let micro = if is_f64 { 2 } else { 4 };
-    let reach = [a, b, c].iter().map(|tensor| tensor.reach()).max().unwrap_or(0);
+    let reach = [Some(a), Some(b), Some(c), bias].into_iter().flatten().map(Tensor::reach).max().unwrap_or(0);
     let text = format!(
-        "#define MICRO {micro}\n#define A_ALONG {}\n#define B_ALONG {}\n{}{}{}{}",
+        "#define MICRO {micro}\n#define HAS_BIAS {}\n#define A_ALONG {}\n#define B_ALONG {}\n{}{}{}{}",
+        bias.is_some(),
         a_strides[1] == 1,
         b_strides[0] == 1 && b_strides[1] != 1,
         located("a_batch_at", 0),
@@ -172,9 +197,11 @@ fn kernel(a: &Tensor, b: &Tensor, c: &Tensor, sizes: Sizes, batch: &Walk<3>) -> 
     let side = 16 * micro;
     let blocks = m.div_ceil(side).saturating_mul(n.div_ceil(side)).saturating_mul(batch.count());
     let work = Kernel::new(with_types(&types, &text), "matmul")
-        .args([a, b, c])
+        // Without a bias nothing is read there.
+        .args([a, b, bias.unwrap_or(b), c])
         .sizes([m, n, k])
         .sizes([a_strides, b_strides, c_strides].concat())
+        .size(bias.map_or(0, |bias| bias.stride(0)))
         .blocks(blocks, 1, 1, 256)?;
     Ok(vec![work])
 }
