@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(broken.concat().replace(' ', ""), text.replace(' ', ""));
         }
         assert_eq!(block(&lines("let loss = first_of_all + second_of_all"), 30).len(), 1);
-        let list = block(&lines("let blocks = [Block(channels) for i in 0..depth]"), 30);
+        let list = block(&lines("let blocks = [Block(channels) for i in 0..depth]"), 36);
         assert_eq!(list, ["let blocks = [", "  Block(channels) for i in 0..depth]"]);
     }
 
@@ -153,7 +153,7 @@ mod tests {
         let code = lines("x = checkpoint(policy: dots) < gelu(up(norm(x))) + gelu(up(norm(y))) >");
         assert_eq!(
             block(&code, 50),
-            ["x = checkpoint(policy: dots) < gelu(up(norm(x)))", "  + gelu(up(norm(y))) >"]
+            ["x = checkpoint(policy: dots) < gelu(up(norm(x))) +", "  gelu(up(norm(y))) >"]
         );
     }
 }
