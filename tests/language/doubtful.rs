@@ -70,3 +70,21 @@ fn top_level_words_stand_at_the_top_level() {
         }
     }
 }
+
+/// A `let` in a loop that is made of the name it hides loses what the pass before it made.
+#[test]
+fn values_that_no_pass_carries_on() {
+    let hides = "2: TG0242 this `let` makes a new `h` in every pass, from the one outside of the loop";
+    for (body, found) in [
+        ("let h = h + i", hides),
+        ("let s, h = (i, h + i)", hides),
+        ("h = h + i", ""),
+        ("let n = h + i", ""),
+        ("let h = i; let h = h + 1", ""),
+    ] {
+        assert_eq!(check(&format!("let h = 0\nfor i in 0..3 {{ {body} }}")), found, "{body}");
+    }
+    // A parameter is bound outside, too; what another function binds is not.
+    assert_eq!(check("fn f(h) {\nfor i in 0..3 { let h = h + i }\nh }\nf(1)"), hides);
+    assert_eq!(check("fn f() { let h = 1; h }\nfor i in 0..3 { let h = f() }"), "");
+}

@@ -370,3 +370,33 @@ print(max(abs(mean.a.w - (0.9 * before + 0.1 * net.a.w))) < 1e-6, max(abs(before
     assert_eq!(run(&text("3")), "true true\ntrue true");
     assert!(run(&text("5")).contains("TG0232 `net` has other parameters than `mean`"), "{}", run(&text("5")));
 }
+
+/// Layers of the library against what they are defined by.
+#[test]
+fn layers_that_normalise_and_resample() {
+    let text = r#"
+use nn
+let norm = nn.GroupNorm(2, 4) in f64
+step groups(x: f64[3, 4, 5, 6]) {
+  let y = reshape(norm(x), [3, 2, -1])
+  return max(abs(mean(y, axis: -1))), max(abs(mean(square(y), axis: -1) - 1.0))
+}
+let centre, spread = groups(normal([3, 4, 5, 6], mean: 3.0, std: 2.0, dtype: f64))
+print(centre < 1e-6, spread < 1e-4)
+print(nn.leaky_relu(tensor([-2.0, 0.0, 3.0])) == tensor([-0.02, 0.0, 3.0]))
+print(nn.softplus(tensor([-200.0, 100.0])))
+print(max(abs(nn.softplus(tensor([-1.0, 0.0, 2.0])) - log(1.0 + exp(tensor([-1.0, 0.0, 2.0]))))) < 1e-6)
+step slope(x: f32[1]) { return grad(sum(nn.softplus(x)), x) }
+print(slope(zeros([1])))
+print(reshape(nn.upsample(reshape(arange(4), [1, 1, 2, 2])), [4, 4]))
+step adjoint(y: f64[2, 3, 7, 7], w: f64[4, 3, 3, 3], x: f64[2, 4, 3, 3]) {
+  let z = nn.conv_transpose2d(x, w, stride: 2)
+  return abs(sum(conv2d(y, w, stride: 2) * x) - sum(y * z)) < 1e-9, z.shape[2]
+}
+fn noise(shape) = normal(shape, dtype: f64)
+print(adjoint(noise([2, 3, 7, 7]), noise([4, 3, 3, 3]), noise([2, 4, 3, 3])))
+"#;
+    let expected = "true true\nbool[3]\n[true true true]\nf32[2]\n[  0. 100.]\ntrue\nf32[1]\n[0.5]\n\
+                    i32[4, 4]\n[[0 0 1 1]\n [0 0 1 1]\n [2 2 3 3]\n [2 2 3 3]]\n(true, 7)";
+    assert_eq!(run(text), expected);
+}

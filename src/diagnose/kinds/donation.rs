@@ -53,7 +53,7 @@ fn of_commit(facts: &Facts<'_>, commit: &CommitCopy) -> Option<Finding> {
     let message = format!("`{name}` is not updated in place: {why}");
     let help = match commit.reason {
         CommitReason::ReadLater(_) => {
-            "compute what needs the old value above the line that writes, or use only one of the two there"
+            "what needs the old value alone is best computed above the line that writes; where both are needed at once, both have to be there"
         }
         CommitReason::OutOfStep(_) => "write what is rearranged to another state, in turns",
         CommitReason::Returned => "return the value that is written last, or `copy` this one",

@@ -40,9 +40,9 @@ fn of_write(facts: &Facts<'_>, node: Node<'_>) -> Option<Finding> {
     );
     let diagnostic = Diagnostic::warning(codes::FOLLOWS_FROZEN, place, message)
         .label("made of the state itself and of the frozen parameter only")
-        .help(format!("read `{of}` where `{name}` is read"));
+        .note(format!("`{of}` can be read wherever `{name}` is"));
     let edits = vec![facts.tree.remove_statement(stmt)];
-    let candidate = Candidate::new(format!("leave `{name}` as it is"), edits).by_hand();
+    let candidate = Candidate::new(format!("delete the statement that writes `{name}`"), edits).by_hand();
     let finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(super::SMALL)).candidate(candidate);
     Some(with_peak(facts, finding))
 }

@@ -122,7 +122,8 @@ fn of_loss(facts: &Facts<'_>, loss: &Loss) -> Option<Finding> {
     );
     let diagnostic = Diagnostic::new(Severity::Note, codes::WHOLE_LOGITS, logits, message)
         .label(format!("all rows: {}", Bytes(facts.bytes(buffer))))
-        .note("the loss is a mean over rows: it is also the mean of the losses of equal parts of them, one after another");
+        .note("the loss is a mean over rows: it is also the mean of the losses of equal parts of them, one after another")
+        .note("the backward pass of a part runs right after its forward pass, so the logits of one part at a time are alive");
     let mut finding = Finding::new(diagnostic, facts.bytes(buffer), Accept::PeakFalls(ADVICE))
         .candidates(candidates(facts, loss));
     if product != logits {

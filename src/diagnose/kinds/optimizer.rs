@@ -67,7 +67,9 @@ fn of_gradients(facts: &Facts<'_>) -> Option<Finding> {
     if let Some((inner, what)) = argument(facts.tree, grads) {
         let text = facts.tree.text(inner).to_owned();
         let candidate = Candidate::new(
-            format!("update with `{text}`, without {what}"),
+            format!(
+                "where the step can do without {what}, update with `{text}`: each gradient is used, and freed, as soon as it is there"
+            ),
             vec![Edit { span: grads_span, text }],
         );
         finding = finding.candidate(candidate.by_hand());

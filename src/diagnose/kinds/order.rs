@@ -77,7 +77,7 @@ fn bindings(facts: &Facts<'_>) -> Vec<Finding> {
             facts.peak_bytes() / 2,
             Accept::AnyFalls(SHARE),
         )
-        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in and for the weight gradients behind it", vec![edit]));
+        .candidate(Candidate::new("leave `bind` out: by default a region waits for the gradient that comes in and for the weight gradients of the regions after it", vec![edit]));
         all.push(with_peak(facts, finding));
     }
     all

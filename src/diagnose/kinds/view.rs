@@ -53,8 +53,8 @@ fn of_buffer(facts: &Facts<'_>, buffer: BufferId) -> Option<Finding> {
     let blame = blame::blame(facts, buffer);
     let message =
         format!("a view of {} keeps all of {name}, {}, alive at the peak", Bytes(needed), Bytes(bytes));
-    let diagnostic =
-        Diagnostic::warning(codes::KEPT_BY_VIEW, first, message).label("only this part is used later");
+    let diagnostic = Diagnostic::warning(codes::KEPT_BY_VIEW, first, message)
+        .label("at the peak only this part is needed");
     let mut finding = Finding::new(diagnostic, bytes, Accept::PeakFalls(super::SMALL))
         .label(blame.born, format!("the whole is made here: {}", blame::size(facts, buffer)))
         .label(blame.kept, blame.why(facts));
