@@ -41,9 +41,8 @@ fn of_holding(facts: &Facts<'_>, holding: &Holding) -> Option<Finding> {
     let many = holding.buffers.len() > 1;
     let is_are = if many { "are" } else { "is" };
     let (code, severity, message, share) = if is_random(&facts.plan.graph, facts.value(buffer)?) {
-        let what = if many { "the random masks" } else { "the random mask" };
         let message = format!(
-            "{what} of {name}, {total}, {is_are} kept from the forward to the backward pass, which could draw the same numbers again"
+            "the random numbers of {name}, {total}, are kept from the forward to the backward pass, which could draw the same ones again"
         );
         (codes::KEPT_MASK, Severity::Warning, message, super::SMALL)
     } else if let Some(from) = widened_from(facts, maker) {
