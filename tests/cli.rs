@@ -228,7 +228,7 @@ fn what_was_told_or_allowed_is_not_told_again() {
     let text = "use nn\nuse optim\nlet a = nn.Linear(4, 1)\nlet b = nn.Linear(4, 1)\nstep f(x: f32[2, 4]) {\n  \
                 minimize sum(a(x)) over [a, b] with optim.sgd(lr: 0.1)\n}\nf(ones([2, 4]))\n";
     folder.file("a.tg", text);
-    folder.file("b.tg", &format!("allow(TG0341)\n{text}"));
+    folder.file("b.tg", format!("allow(TG0341)\n{text}"));
     let told = folder.tg(&["run", "a.tg"]);
     assert_eq!((told.code, told.err.matches("TG0341").count()), (Some(0), 1), "{}", told.err);
     let allowed = folder.tg(&["run", "b.tg"]);
