@@ -5,7 +5,7 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     source::Span,
-    syntax::ast::{Ast, Block, ExprKind, FnDecl, Ident, StmtKind},
+    syntax::ast::{Ast, Block, ExprKind, Ident, StmtKind},
 };
 
 impl Evaluator {
@@ -68,31 +68,19 @@ fn carried(ast: &Ast) -> Vec<(Ident, Span, Vec<&str>)> {
 
 /// Where the function around a loop, or the script, binds a name before it.
 fn bound_before(ast: &Ast, name: &Ident, looped: Span) -> Option<Span> {
-    let holds = |outer: Span, inner: Span| outer.start <= inner.start && inner.end <= outer.end;
-    let functions: Vec<&FnDecl> = ast
-        .stmts
-        .iter()
-        .filter(|s| s.span.file == looped.file)
-        .filter_map(|s| match &s.kind {
-            StmtKind::Fn(decl) | StmtKind::Step(decl) => Some(&**decl),
-            _ => None,
-        })
-        .collect();
-    let around = |place: Span| {
-        let found = functions.iter().filter(|f| holds(f.body.span, place));
-        found.min_by_key(|f| f.body.span.end - f.body.span.start).map(|f| f.span)
-    };
+    let around = |place: Span| walk::declaration_around(ast, place);
     let home = around(looped);
-    let lets = ast
-        .stmts
-        .iter()
-        .filter(|s| s.span.file == looped.file && s.span.end <= looped.start && around(s.span) == home);
-    let bound = lets.flat_map(|s| match &s.kind {
+    let is_at_home = |place: Span| around(place).map(|d| d.span) == home.map(|d| d.span);
+    let before = ast.stmts.iter().filter(|s| s.span.file == looped.file && s.span.end <= looped.start);
+    let bound = before.flat_map(|s| match &s.kind {
         StmtKind::Let { names, .. } => names.as_slice(),
         _ => &[],
     });
-    let bound = bound.filter(|n| n.name == name.name).map(|n| n.span).max_by_key(|span| span.start);
-    let function = functions.iter().find(|f| Some(f.span) == home);
-    let param = function.and_then(|f| f.params.iter().find(|p| p.name.name == name.name));
-    bound.or(param.map(|p| p.name.span))
+    let bound = bound.filter(|n| n.name == name.name).map(|n| n.span).filter(|&place| is_at_home(place));
+    let params = match home.map(|d| &d.kind) {
+        Some(StmtKind::Fn(decl) | StmtKind::Step(decl)) => decl.params.as_slice(),
+        _ => &[],
+    };
+    let param = params.iter().find(|p| p.name.name == name.name);
+    bound.max_by_key(|span| span.start).or(param.map(|p| p.name.span))
 }

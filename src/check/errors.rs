@@ -1,6 +1,6 @@
 //! Reporting: where a message points to, and what it suggests.
 
-use super::{CallSite, Evaluator, frame::FrameKind, value::Value};
+use super::{CallSite, Evaluator, frame::FrameKind, value::Value, walk};
 use crate::{
     codes,
     diagnostic::{Code, Diagnostic, Label, Severity},
@@ -244,6 +244,8 @@ impl Evaluator {
 
 /// Where a branch of an `if` that ends before a place binds a name.
 fn bound_in_branch(ast: &Ast, name: &str, place: Span) -> Option<Span> {
+    // What another function or model binds is nobody else's.
+    let is_seen = |branch: Span| walk::declaration_around(ast, branch).is_none_or(|d| holds(d.span, place));
     let branches = ast.exprs.iter().filter(|e| e.span.file == place.file && e.span.end <= place.start);
     let blocks = branches.flat_map(|expr| match &expr.kind {
         ExprKind::If { then, otherwise, .. } => {
@@ -259,7 +261,8 @@ fn bound_in_branch(ast: &Ast, name: &str, place: Span) -> Option<Span> {
         StmtKind::Let { names, .. } => Some(names),
         _ => None,
     });
-    names.flatten().filter(|n| &*n.name == name).map(|n| n.span).max_by_key(|span| span.start)
+    let places = names.flatten().filter(|n| &*n.name == name).map(|n| n.span);
+    places.filter(|&place| is_seen(place)).max_by_key(|span| span.start)
 }
 
 /// Whether a place lies inside another.
@@ -338,6 +341,18 @@ pub fn foreign_word(name: &str) -> Option<&'static str> {
         "uint8" => "the dtype is `u8`",
         "randn" => "write `normal(shape)`",
         "rand" => "write `uniform(shape)`",
+        "randn_like" => "write `normal(x.shape)`",
+        "rand_like" => "write `uniform(x.shape)`",
+        "clamp" => "write `clip(x, low, high)`",
+        "leaky_relu" => "`use nn` has `nn.leaky_relu(x, slope: 0.01)`",
+        "softplus" => "`use nn` has `nn.softplus(x)`",
+        "interpolate" => "`use nn` has `nn.upsample(x, factor: 2)`",
+        "conv_transpose2d" => "`use nn` has `nn.conv_transpose2d(x, w, stride: 2)`",
+        "repeat" | "tile" | "expand" => "write `broadcast(x, shape)`, with sizes of 1 where it repeats",
+        "multinomial" => "write `random.categorical(logits)`",
+        "logsigmoid" => "write `-nn.softplus(-x)`, with `use nn`",
+        "bernoulli" => "write `uniform(shape) < p`",
+        "none" | "newaxis" => "`x[:, new]` adds an axis",
         "cat" | "concatenate" => "write `concat([a, b], axis: 0)`",
         "view" => "write `reshape(x, shape)`",
         "permute" => "write `transpose(x, axes)`",
@@ -397,6 +412,9 @@ pub fn foreign_field(name: &str) -> Option<&'static str> {
         "numpy" => "tensors of the script are in host memory already",
         "ReLU" | "GELU" | "SiLU" | "Sigmoid" | "Tanh" | "Softmax" => {
             "activations are functions, not layers: write `relu(x)`, `gelu(x)`, `silu(x)`, `sigmoid(x)`, `tanh(x)` or `softmax(x)`"
+        }
+        "LeakyReLU" | "Softplus" | "Upsample" | "ConvTranspose2d" => {
+            "a function, not a layer: `nn.leaky_relu(x)`, `nn.softplus(x)`, `nn.upsample(x)`, `nn.conv_transpose2d(x, w)`"
         }
         "CrossEntropyLoss" => "write `use loss` and `loss.cross_entropy(logits, labels)`",
         "MSELoss" => "write `use loss` and `loss.mse(prediction, target)`",

@@ -11,7 +11,7 @@ use crate::{
     codes,
     diagnostic::Diagnostic,
     ir::{Origin, SlotKind, Type, ValueId},
-    ops::OpError,
+    ops::{Op, OpError},
     source::Span,
 };
 
@@ -119,7 +119,7 @@ impl Evaluator {
         let frame = self.frame(span)?;
         let is_state = match (value, frame.graph.producer(id).0.op()) {
             (Value::Param(cell), _) => matches!(cell.kind, SlotKind::State),
-            (_, crate::ops::Op::Read(read)) => {
+            (_, Op::Read(read)) => {
                 frame.graph.slots.get(read.slot.0 as usize).is_some_and(|s| matches!(s.kind, SlotKind::State))
             }
             _ => false,

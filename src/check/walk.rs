@@ -1,6 +1,10 @@
 //! Questions about code that are answered by reading it: what it assigns, what it calls.
 
-use crate::syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, IndexItem, Name, StmtId, StmtKind, StrPart};
+use super::errors::holds;
+use crate::{
+    source::Span,
+    syntax::ast::{Arg, Ast, Block, ExprId, ExprKind, IndexItem, Name, Stmt, StmtId, StmtKind, StrPart},
+};
 
 /// A statement or an expression, as a walk meets it.
 #[derive(Clone, Copy)]
@@ -189,4 +193,20 @@ pub fn takes_gradients(ast: &Ast, block: &Block) -> bool {
         }
     });
     found
+}
+
+/// The innermost declaration of a function, step, model, optimizer or hook around a place.
+pub fn declaration_around(ast: &Ast, place: Span) -> Option<&Stmt> {
+    let around = ast.stmts.iter().filter(|stmt| {
+        let is_declaration = matches!(
+            stmt.kind,
+            StmtKind::Fn(_)
+                | StmtKind::Step(_)
+                | StmtKind::Model(_)
+                | StmtKind::Optimizer(_)
+                | StmtKind::Hook(_)
+        );
+        is_declaration && holds(stmt.span, place)
+    });
+    around.min_by_key(|stmt| stmt.span.end - stmt.span.start)
 }

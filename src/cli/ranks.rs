@@ -86,8 +86,8 @@ fn run_threads(args: &args::Run, mut sessions: Vec<Session>, program: &Program, 
     if let Some(exit) = printer.and_then(|printer| printer.failed(output)) {
         return exit;
     }
-    let errors: Vec<(usize, &Error)> =
-        ended.iter().enumerate().filter_map(|(rank, end)| Some((rank, end.result.as_ref().err()?))).collect();
+    let errors: Vec<(u32, &Error)> =
+        (0..).zip(&ended).filter_map(|(rank, end)| Some((rank, end.result.as_ref().err()?))).collect();
     match merged(&errors, ended.len()) {
         None => Exit::Success,
         Some(error) if interrupted && is_cancelled(&error) => {
@@ -112,11 +112,11 @@ fn is_echo(diagnostic: &Diagnostic) -> bool {
 
 /// The errors of all ranks as one: what several of them report is there once, with their numbers, and
 /// what is only due to another rank's error is left out.
-fn merged(errors: &[(usize, &Error)], world: usize) -> Option<Error> {
+fn merged(errors: &[(u32, &Error)], world: usize) -> Option<Error> {
     let (_, first) = errors.first()?;
     let all = || errors.iter().flat_map(|(rank, error)| error.diagnostics().iter().map(move |d| (*rank, d)));
     let has_cause = all().any(|(_, d)| d.is_error() && !is_echo(d));
-    let mut list: Vec<(Diagnostic, Vec<usize>)> = Vec::new();
+    let mut list: Vec<(Diagnostic, Vec<u32>)> = Vec::new();
     for (rank, diagnostic) in all() {
         if has_cause && is_echo(diagnostic) {
             continue;
@@ -153,15 +153,11 @@ fn merged(errors: &[(usize, &Error)], world: usize) -> Option<Error> {
 }
 
 /// `on rank 1`, `on ranks 0, 1 and 3`, `on all 4 ranks`
-fn on_ranks(ranks: &[usize], world: usize) -> String {
-    match ranks {
-        _ if ranks.len() == world && world > 1 => format!("on all {world} ranks"),
-        [one] => format!("on rank {one}"),
-        [first @ .., last] => {
-            let first: Vec<String> = first.iter().map(usize::to_string).collect();
-            format!("on ranks {} and {last}", first.join(", "))
-        }
-        [] => String::new(),
+fn on_ranks(ranks: &[u32], world: usize) -> String {
+    match ranks.len() {
+        0 => String::new(),
+        all if all == world && world > 1 => format!("on all {world} ranks"),
+        _ => format!("on {}", comm::named(ranks)),
     }
 }
 

@@ -16,21 +16,9 @@ pub fn word_tip(word: &str) -> Option<&'static str> {
         "var" | "val" | "mut" | "auto" => {
             "names are bound by `let x = …`, and given another value by `x = …`"
         }
-        "None" | "none" | "null" | "nil" => {
+        "None" | "null" | "nil" => {
             "there is no null value: leave the argument out, or use `if`; `x[:, new]` adds an axis"
         }
-        "randn_like" => "write `normal(x.shape)`",
-        "rand_like" => "write `uniform(x.shape)`",
-        "clamp" => "write `clip(x, low, high)`",
-        "leaky_relu" | "LeakyReLU" => "`use nn` has `nn.leaky_relu(x, slope: 0.01)`",
-        "softplus" | "Softplus" => "`use nn` has `nn.softplus(x)`",
-        "interpolate" | "Upsample" => "`use nn` has `nn.upsample(x, factor: 2)`",
-        "conv_transpose2d" | "ConvTranspose2d" => "`use nn` has `nn.conv_transpose2d(x, w, stride: 2)`",
-        "repeat" | "tile" | "expand" => "write `broadcast(x, shape)`, with sizes of 1 where it repeats",
-        "multinomial" => "write `random.categorical(logits)`",
-        "logsigmoid" => "write `-nn.softplus(-x)`, with `use nn`",
-        "bernoulli" => "write `uniform(shape) < p`",
-        "newaxis" => "`x[:, new]` adds an axis",
         "True" => "write `true`",
         "False" => "write `false`",
         "self" | "this" => "the fields of a model are used by their bare names",

@@ -19,11 +19,24 @@ fn unknown_names_suggest() {
             "1: TG0201 unknown name `None`",
             "there is no null value: leave the argument out, or use `if`; `x[:, new]` adds an axis",
         ),
+        ("ones([2])[:, none]", "1: TG0201 unknown name `none`", "`x[:, new]` adds an axis"),
         (
             "fn f(c: bool) {\n  if c { let x = 1 } else { let y = 2 }\n  y\n}\nf(false)",
             "3: TG0201 unknown name `y`",
             "bind it by the choice itself: `let y = if condition { … } else { … }`",
         ),
+        // What another function binds is not what is missing here.
+        (
+            "fn f(c: bool) { if c { let yy = 1; yy } else { 0 } }\nfn g() = yy\ng()",
+            "2: TG0201 unknown name `yy`",
+            "",
+        ),
+        (
+            "use nn\nnn.LeakyReLU()",
+            "2: TG0202 the module `nn` has no `LeakyReLU`",
+            "a function, not a layer: `nn.leaky_relu(x)`, `nn.softplus(x)`, `nn.upsample(x)`, `nn.conv_transpose2d(x, w)`",
+        ),
+        ("clamp(ones([2]))", "1: TG0201 unknown name `clamp`", "write `clip(x, low, high)`"),
         ("nn.Linear(1, 2)", "1: TG0201 unknown name `nn`", "write `use nn` at the top of the file"),
         ("use nn\nnn.Liner(1, 2)", "2: TG0202 the module `nn` has no `Liner`", "did you mean `Linear`?"),
         ("use nn\nnn.LSTM(1, 2)", "2: TG0202 the module `nn` has no `LSTM`", "did you mean `LSTMCell`?"),

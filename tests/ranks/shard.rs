@@ -4,7 +4,7 @@
 use tg::{Session, Tensor};
 
 use super::support::{
-    compile, distance, failed, flat, loss, messages, noise, on_ranks, parameters, rows, try_compile,
+    compile, distance, failed, flat, loss, messages, noise, numbers, on_ranks, parameters, rows, try_compile,
 };
 
 /// Divides into the rows of 1, 2, 3, 4 and 7 ranks.
@@ -556,4 +556,52 @@ fn a_parameter_that_is_not_trained_is_frozen() {
     let text_of = messages(&failed(try_compile(2, &text(""))));
     assert_eq!(text_of, "`net.0.w` gets no gradient, and is in one flat group with `net.0.a`, which does");
     compile(2, &text(" frozen"));
+}
+
+/// A moving mean of a model that is spread over the ranks, which is spread in the same units.
+#[test]
+fn a_model_follows_another_one() {
+    let text = |shard: &str| {
+        format!(
+            "{USES}
+model Net() {{
+  let a = nn.Linear(5, 7)
+  let b = nn.Linear(7, 3)
+  fn forward(x) = b(relu(a(x)))
+}}
+let net = Net() in f64
+let mean = Net() in f64
+{shard}
+step train(x: f64[6, 5]) {{
+  minimize sum(square(net(x))) over net with optim.sgd(lr: 0.01)
+  update mean with optim.ema(0.9), net
+  return sum(net(x))
+}}"
+        )
+    };
+    let both = "shard flat net by nn.Linear over world\nshard flat mean by nn.Linear over world";
+    let train = |world: u32, shard: &str| {
+        let program = compile(world, &text(shard));
+        on_ranks(&program, |session, _| {
+            for step in 0..3 {
+                session.call("train", &[rows(&noise(step, 30), "f64", 5)]).unwrap_or_else(|e| panic!("{e}"));
+            }
+            let names = ["mean.a.w", "mean.a.b", "mean.b.w", "mean.b.b"];
+            names.map(|name| {
+                let value = session.get(name).unwrap_or_else(|e| panic!("{e}"));
+                numbers(value.as_tensor().expect("a tensor"))
+            })
+        })
+    };
+    let alone = train(1, "").remove(0);
+    for world in WORLDS {
+        for own in train(world, both) {
+            for (values, expected) in own.iter().zip(&alone) {
+                assert!(distance(values, expected) < 1e-12, "{world} ranks");
+            }
+        }
+    }
+    let error = try_compile(2, &text("shard flat net by nn.Linear over world"));
+    let text = messages(&failed(error));
+    assert!(text.contains("`net` and `mean` are not spread over the ranks in the same units"), "{text}");
 }

@@ -39,6 +39,18 @@ impl FailureKind {
     ];
 }
 
+/// `rank 1`, `ranks 0, 1 and 3`
+pub(crate) fn named(ranks: &[u32]) -> String {
+    match ranks {
+        [] => "no rank".to_string(),
+        [one] => format!("rank {one}"),
+        [first @ .., last] => {
+            let first: Vec<String> = first.iter().map(u32::to_string).collect();
+            format!("ranks {} and {last}", first.join(", "))
+        }
+    }
+}
+
 impl Failure {
     /// Rank `rank` ended with an error of this text.
     pub fn failed(rank: u32, what: &str) -> Failure {

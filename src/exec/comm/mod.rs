@@ -16,6 +16,7 @@ mod transport;
 use std::{sync::Arc, time::Duration};
 
 pub(in crate::exec) use exchange::seconds;
+pub(crate) use failure::named;
 pub use failure::{Failure, FailureKind};
 pub use mpi::{MpiError, connect as mpi};
 pub use threads::threads;

@@ -32,7 +32,7 @@ use super::{
     memory::{Event, Stream},
 };
 use crate::{
-    exec::comm::{Comm, Failure, FailureKind, Request, Watch, seconds},
+    exec::comm::{Comm, Failure, FailureKind, Request, Watch, named, seconds},
     ir::{DType, Type},
     ops::{CollectiveKind, OpError},
 };
@@ -275,7 +275,11 @@ impl Group {
         let message = format!("NCCL failed on rank {}{doing}: {}", self.rank, text(status));
         self.give_up(match silent.first() {
             Some(&rank) => {
-                let message = format!("{} not answer any more: {message}", named(&silent, "does", "do"));
+                let message = format!(
+                    "{} {} not answer any more: {message}",
+                    named(&silent),
+                    if silent.len() == 1 { "does" } else { "do" }
+                );
                 Failure { kind: FailureKind::Engine, rank, message }
             }
             None => Failure::engine(self.rank, message),
@@ -296,7 +300,7 @@ impl Group {
         let limit = seconds(self.limit);
         self.give_up(match behind.first() {
             Some(&rank) => {
-                let message = format!("{} not come to {doing} within {limit}", named(behind, "did", "did"));
+                let message = format!("{} did not come to {doing} within {limit}", named(behind));
                 Failure { kind: FailureKind::Late, rank, message }
             }
             None => {
@@ -492,18 +496,6 @@ impl Group {
         {
             self.came(first.number);
             running.pop_front();
-        }
-    }
-}
-
-/// `rank 1 does`, `ranks 1, 2 and 3 do`
-fn named(ranks: &[u32], one: &str, many: &str) -> String {
-    match ranks {
-        [] => format!("no rank {one}"),
-        [rank] => format!("rank {rank} {one}"),
-        [first @ .., last] => {
-            let first: Vec<String> = first.iter().map(u32::to_string).collect();
-            format!("ranks {} and {last} {many}", first.join(", "))
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     notice::Notice,
 };
 use crate::{
-    exec::comm::{Failure, FailureKind, transport::Lost},
+    exec::comm::{Failure, FailureKind, seconds, transport::Lost},
     guard,
 };
 
@@ -221,8 +221,7 @@ impl Messages {
                 return Ok(());
             }
             if begin.elapsed() >= self.limit {
-                let limit = self.limit.as_secs_f64();
-                let message = format!("rank {rank} did not come to its end within {limit} s");
+                let message = format!("rank {rank} did not come to its end within {}", seconds(self.limit));
                 self.failure = Some(Failure { kind: FailureKind::Late, rank, message });
                 return Ok(());
             }

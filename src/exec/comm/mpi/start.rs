@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{MpiError, library::Library};
-use crate::exec::comm::exchange::seconds;
+use crate::exec::comm::{named, seconds};
 
 /// MPI, started within `limit`. Where it is not, a thread stays behind that waits for it.
 pub(super) fn start(limit: Duration) -> Result<Library, MpiError> {
@@ -44,10 +44,7 @@ fn late(missing: &[u32], limit: Duration) -> String {
     match missing {
         [] => format!("MPI did not start within {limit}: a rank has not joined"),
         [rank] => format!("rank {rank} has not joined within {limit}"),
-        [first @ .., last] => {
-            let first: Vec<String> = first.iter().map(u32::to_string).collect();
-            format!("ranks {} and {last} have not joined within {limit}", first.join(", "))
-        }
+        several => format!("{} have not joined within {limit}", named(several)),
     }
 }
 

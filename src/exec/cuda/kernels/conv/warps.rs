@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    Call, ConvShape, DType, Kernel, OpError, Part, SEGMENTS, Sizes, THREADS, Tensor, Work, sum_segments,
+    Address, Call, ConvShape, DType, Kernel, OpError, Part, SEGMENTS, Sizes, THREADS, Tensor, Work,
+    sum_segments,
 };
 
 const MMA: &str = include_str!("../mma.cu");
@@ -173,6 +174,11 @@ fn source(sizes: &Sizes, part: Part, dtype: DType, tile: Tile, bias: bool) -> Ar
     sizes.source(dtype, reach, &text)
 }
 
+/// The weights in the order in which their products are summed.
+fn pack(source: Arc<str>, sizes: &Sizes, part: Part, w: &Tensor, weights: Address) -> Result<Work, OpError> {
+    Kernel::new(source, "conv_pack").arg(w).arg(weights).for_each(packed(sizes, part), THREADS)
+}
+
 /// x, weight → y
 pub(super) fn forward(
     call: &Call,
@@ -185,10 +191,7 @@ pub(super) fn forward(
     let weights = call.workspace(workspace(sizes, part, dtype, tile))?;
     let source = source(sizes, part, dtype, tile, bias.is_some());
     Ok(vec![
-        Kernel::new(source.clone(), "conv_pack")
-            .arg(w)
-            .arg(weights)
-            .for_each(packed(sizes, part), THREADS)?,
+        pack(source.clone(), sizes, part, w, weights)?,
         Kernel::new(source, "conv")
             .arg(x)
             .arg(weights)
@@ -209,10 +212,7 @@ pub(super) fn grad_input(
     let weights = call.workspace(workspace(sizes, part, dtype, tile))?;
     let source = source(sizes, part, dtype, tile, false);
     Ok(vec![
-        Kernel::new(source.clone(), "conv_pack")
-            .arg(w)
-            .arg(weights)
-            .for_each(packed(sizes, part), THREADS)?,
+        pack(source.clone(), sizes, part, w, weights)?,
         Kernel::new(source, "conv_grad_input")
             .arg(weights)
             .args([g, dx])
