@@ -9,16 +9,8 @@ use crate::{
     ops::{Barrier, BarrierKind, Op},
 };
 
-/// Which of them to gather once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
-    All,
-    /// Those of `checkpoint` regions.
-    Recomputed,
-}
-
-/// The graph with such units kept; `None` where there are none, or where they are all of them again.
-pub(super) fn kept_once(graph: &Graph, which: Which) -> Option<Graph> {
+/// The graph with such units kept; `None` where there are none.
+pub(super) fn kept_once(graph: &Graph) -> Option<Graph> {
     let is_unit =
         |region: RegionId| graph.regions.get(region.0 as usize).is_some_and(|r| r.policy == Policy::Gathers);
     // The backward pass meets the last unit of a region first.
@@ -30,13 +22,6 @@ pub(super) fn kept_once(graph: &Graph, which: Which) -> Option<Graph> {
         {
             let around = graph.regions.get(region.0 as usize).and_then(|r| r.parent);
             first.entry((call, around)).or_insert(*region);
-        }
-    }
-    let all = first.len();
-    if which == Which::Recomputed {
-        first.retain(|(_, around), _| around.is_some());
-        if first.len() == all {
-            return None;
         }
     }
     if first.is_empty() {

@@ -19,8 +19,6 @@ mod views;
 
 use std::sync::Arc;
 
-use gather::Which;
-
 use crate::{
     ir::{Graph, Role, verify},
     ops::{Op, OpError},
@@ -40,14 +38,9 @@ pub struct PlanOptions {
 pub fn plan(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
     let plan = plan_regions(graph, name, options)?;
     // Of a model that is spread over ranks, units whose backward pass comes next.
-    for which in [Which::All, Which::Recomputed] {
-        let Some(kept) = gather::kept_once(graph, which) else { break };
-        let other = plan_regions(&kept, name, options)?;
-        if other.peak_bytes() <= plan.peak_bytes() {
-            return Ok(other);
-        }
-    }
-    Ok(plan)
+    let Some(kept) = gather::kept_once(graph) else { return Ok(plan) };
+    let other = plan_regions(&kept, name, options)?;
+    Ok(if other.peak_bytes() <= plan.peak_bytes() { other } else { plan })
 }
 
 fn plan_regions(graph: &Graph, name: &str, options: &PlanOptions) -> Result<Plan, OpError> {
