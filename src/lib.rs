@@ -44,6 +44,7 @@ pub mod cli;
 pub mod codes;
 pub mod diagnose;
 pub mod diagnostic;
+pub mod edits;
 pub mod engine;
 pub mod exec;
 #[doc(hidden)]

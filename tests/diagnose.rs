@@ -11,6 +11,7 @@ use serde_json::Value;
 use tg::{
     diagnose,
     diagnostic::{Diagnostic, Severity},
+    edits,
     engine::{CancelToken, Checked, CompileOptions, Engine, Source},
     report::{self, Format, Style},
 };
@@ -147,7 +148,7 @@ fn fixes_keep_their_promise(name: &str, text: &str) -> usize {
     for diagnostic in &before.diagnostics {
         for fix in &diagnostic.fixes {
             let Some(savings) = fix.savings else { continue };
-            let changed = diagnose::apply(text, &fix.edits).expect("edits do not overlap");
+            let changed = edits::apply(text, &fix.edits).expect("edits do not overlap");
             let after = check(name, &changed);
             assert!(after.is_sound(), "{name}: {} gives {:?}", fix.title, after.diagnostics);
             let peaks = |c: &Checked| c.plans.iter().map(|p| p.peak_bytes()).collect::<Vec<_>>();
@@ -328,7 +329,7 @@ fn changes_that_help_only_together_are_offered_together() {
     assert_eq!(fixes_keep_their_promise("pair.tg", &text), 1);
     // One of the two alone leaves a peak that is next to as high.
     for edits in [&d.fixes[0].edits[..2], &d.fixes[0].edits[2..]] {
-        let one = check("pair.tg", &diagnose::apply(&text, edits).unwrap());
+        let one = check("pair.tg", &edits::apply(&text, edits).unwrap());
         let (before, after) = (checked.plans[0].peak_bytes(), one.plans[0].peak_bytes());
         assert!((before - after) * 100 < before, "{before} {after}");
     }
@@ -355,7 +356,7 @@ fn a_line_that_reads_too_late_is_moved_up() {
     let checked = check("in_place.tg", &text);
     snapshot("in_place.txt", &shown(&checked, "TG0313"));
     let fix = &of_code(&checked, "TG0313")[0].fixes[0];
-    let after = check("in_place.tg", &diagnose::apply(&text, &fix.edits).unwrap());
+    let after = check("in_place.tg", &edits::apply(&text, &fix.edits).unwrap());
     assert_eq!(after.plans[0].peak_bytes(), fix.savings.unwrap().peak_after);
     // f32[1024, 1024], less the room that the sum takes.
     assert!(fix.savings.unwrap().saves_bytes() >= (4 << 20) - 1024, "{fix:?}");

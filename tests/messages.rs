@@ -9,6 +9,7 @@ use serde_json::Value;
 use tg::{
     diagnose,
     diagnostic::Diagnostic,
+    edits,
     engine::{Checked, CompileOptions, Engine, Source},
     report::{self, Format, Style},
 };
@@ -345,7 +346,7 @@ fn texts_of_a_host_stand_for_files_of_modules() {
     let source = Source::text("train.tg", TRAIN).with_module("layers", LAYERS);
     let checked = Engine::new().check(source.clone(), &options);
     let found = checked.diagnostics.iter().find(|d| d.code.0 == "TG0304").expect("the masks are kept");
-    let texts = diagnose::apply_all(&checked.sources, &found.fixes[0].edits).unwrap();
+    let texts = edits::apply_all(&checked.sources, &found.fixes[0].edits).unwrap();
     let [(file, text)] = texts.as_slice() else { panic!("{texts:?}") };
     assert_eq!(checked.sources.get(*file).map(|f| f.name.as_str()), Some("layers.tg"));
     let after = Engine::new().check(source.with_module("layers", text.as_str()), &CompileOptions::default());

@@ -17,6 +17,7 @@ use super::args;
 use crate::{
     codes, diagnose,
     diagnostic::{Diagnostic, Error, Fix},
+    edits,
     engine::{Checked, CompileOptions, Engine, Source, module_name},
     report::{self, Bytes, Style, diff, style::Part, visible},
     script::write_atomically,
@@ -180,7 +181,7 @@ fn improve(
         let program = checked.ast.file;
         let may = |fix: &Fix| !only_program || fix.edits.iter().all(|e| e.span.file == program);
         let Some(fix) = best(&checked.diagnostics, may) else { break };
-        let Some(texts) = diagnose::apply_all(&checked.sources, &fix.edits) else { break };
+        let Some(texts) = edits::apply_all(&checked.sources, &fix.edits) else { break };
         let mut next = source.clone();
         for (id, text) in texts {
             match checked.sources.get(id) {

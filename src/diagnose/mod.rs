@@ -19,12 +19,12 @@ mod trial;
 use std::sync::Arc;
 
 pub(crate) use blame::Keeper;
-pub use tree::{apply, apply_all};
 pub use trial::Texts;
 
 use crate::{
     codes,
     diagnostic::{Code, Diagnostic, Edit, Fix, Savings, Severity},
+    edits,
     engine::Checked,
     guard::CancelToken,
     ir::Graph,
@@ -285,7 +285,7 @@ fn pairs(trials: &mut Trials<'_>, without: &[(usize, Finding)]) -> Vec<(u64, Dia
     for (i, (step, first)) in few.iter().map(|p| (p.0, &p.1)).enumerate() {
         for (other_step, second) in few.iter().skip(i + 1).map(|p| (p.0, &p.1)) {
             let (Some(a), Some(b)) = (first.candidates.first(), second.candidates.first()) else { continue };
-            if step != other_step || !tree::are_apart(&a.edits, &b.edits) {
+            if step != other_step || !edits::are_apart(&a.edits, &b.edits) {
                 continue;
             }
             let least = match (&first.accept, &second.accept) {

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Found, finding::Finding, tree};
-use crate::{codes, diagnostic::Diagnostic, source::Span};
+use super::{Found, finding::Finding};
+use crate::{codes, diagnostic::Diagnostic, edits, source::Span};
 
 /// How many are shown unless all are asked for.
 const SHOWN: usize = 4;
@@ -32,7 +32,7 @@ pub fn choose(mut all: Vec<(u64, Diagnostic)>, show_all: bool) -> Found {
         // A change of the same text that saves no more is no second thing to do.
         let same = kept.iter_mut().find(|(k, _)| match (k.fixes.first(), best) {
             (Some(a), Some(b)) => {
-                a.keeps_results() == b.keeps_results() && !tree::are_apart(&a.edits, &b.edits)
+                a.keeps_results() == b.keeps_results() && !edits::are_apart(&a.edits, &b.edits)
             }
             _ => false,
         });

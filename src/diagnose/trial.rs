@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::tree;
 use crate::{
     diagnostic::{Edit, Savings},
+    edits,
     engine::Checked,
     guard::CancelToken,
     plan::Plan,
@@ -74,7 +74,7 @@ impl<'a> Trials<'a> {
     /// Plans the program with the edits made. `None` where it does not compile, where a step other
     /// than `step` gets a higher peak, or where no more may be tried.
     pub fn run(&mut self, edits: &[Edit], step: usize) -> Option<Outcome> {
-        let texts = tree::apply_all(&self.sources, edits)?;
+        let texts = edits::apply_all(&self.sources, edits)?;
         if let Some(known) = self.done.get(&texts) {
             return known.clone();
         }

@@ -1,8 +1,8 @@
 //! The lines of files that edits change, before and after.
 
 use crate::{
-    diagnose,
     diagnostic::Edit,
+    edits,
     source::{FileId, SourceFile, SourceMap},
 };
 
@@ -66,7 +66,7 @@ impl Group {
         };
         let edits: Vec<Edit> = self.edits.iter().map(moved).collect::<Option<_>>()?;
         let before = file.text.get(start..end)?;
-        let after = diagnose::apply(before, &edits)?;
+        let after = edits::apply(before, &edits)?;
         let lines = |text: &str| text.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<String>>();
         let mut after = lines(&after);
         // A statement that shared its line with nothing but a comment leaves an empty line.

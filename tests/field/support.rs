@@ -3,6 +3,7 @@ use std::{fs, path::Path};
 use tg::{
     diagnose,
     diagnostic::{Diagnostic, Savings},
+    edits,
     engine::{Checked, CompileOptions, Engine, Source},
     plan::{BufferKind, Plan},
     source::Span,
@@ -56,7 +57,7 @@ pub fn peak(checked: &Checked) -> u64 {
 
 /// Compiles the program with the best fix of a diagnostic: the peak is the promised one.
 pub fn fixed(name: &str, sets: &[(&str, &str)], d: &Diagnostic) -> Checked {
-    let changed = diagnose::apply(&text(name), &d.fixes[0].edits).unwrap();
+    let changed = edits::apply(&text(name), &d.fixes[0].edits).unwrap();
     let options = CompileOptions {
         sets: sets.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
         ..CompileOptions::default()

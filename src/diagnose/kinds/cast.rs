@@ -86,28 +86,16 @@ fn at_uses(facts: &Facts<'_>, holding: &Holding) -> Vec<Candidate> {
     let mut all = Vec::new();
     for way in 0..recompute::cheap(tree, first).len() {
         let mut edits = vec![taken.clone()];
-        let mut title = String::new();
         for &(place, operand) in &operands {
             let Some(region) = around(place, way).or_else(|| around(place, 0)) else { break };
             let [open, close] = region.edits.as_slice() else { break };
             let span = tree.ast.expr(operand).span;
-            if title.is_empty() {
-                let text = |start, end| tree.text(Span { start, end, ..span });
-                title = format!(
-                    "cast at each use, and again in the backward pass: `{}{}{head}{}){}{}`",
-                    open.text,
-                    text(open.span.start, span.start),
-                    tree.text(span),
-                    text(span.end, close.span.start),
-                    close.text
-                );
-            }
             let (start, end) =
                 (insert(span, span.start, head.to_owned()), insert(span, span.end, ")".into()));
             edits.extend([open.clone(), start, end, close.clone()]);
         }
         if edits.len() == 1 + 4 * operands.len() {
-            all.push(Candidate::new(title, edits));
+            all.push(Candidate::new("cast at each use, and again in the backward pass", edits));
         }
     }
     all
